@@ -1,4 +1,7 @@
-"""Fixtures for every room. A missing server skips with its reason; with THROTTLEKIT_REQUIRE_SERVERS it fails."""
+"""
+Fixtures for all folders. A test that needs a missing server is skipped with the reason; with
+THROTTLEKIT_REQUIRE_SERVERS it fails.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ from support.servers.processes import (
     valkey_binary,
 )
 
-# What was missed once may be a busy machine's: a deadline, or anything among real workers. Such a test runs once more,
-# and the summary names it; what another test found wrong fails at once. So does all past the tenth in a run.
+# On a busy machine a deadline, or any assertion about real workers, may fail once. Such a test runs again, and the
+# summary names it; any other test fails at once. After ten such tests in a run, the next ones fail at once as well.
 _DEADLINES = [r"waited \S+ s in vain", r"TimeoutError: The operation timed out"]
 
-# Three processes on two cores: how long an example takes says nothing; nor does what chance makes of the examples.
+# Three processes on two cores: neither the duration of an example nor the random choice of examples is meaningful.
 settings.register_profile(
     "busy",
     deadline=None,
@@ -46,7 +49,7 @@ settings.register_profile(
 settings.load_profile("busy")
 
 
-# The files that take longest, the longest first.
+# The files that take longest, in descending order.
 _FIRST = (
     "adapters/taskiq/test_processes.py",
     "adapters/contract/test_taskiq.py",
@@ -84,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`--bare` would prove nothing on a machine that has the servers."""
+    """`--bare` checks nothing on a machine that has the servers."""
     found = [name for name in ("redis-server", "valkey-server", "chromium", "chromedriver") if shutil.which(name)]
     found += [RABBITMQ] if os.path.exists(RABBITMQ) else []
     if config.getoption("--bare") and found:
@@ -93,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The files that take minutes, or wait for workers, come first: short ones fill the gaps at a run's end."""
+    """Files that take minutes, or wait for workers, run first: short ones fill the gaps at the end of a run."""
     if config.getoption("--bare"):
         chosen = [item for item in items if _needs(item)]
         config.hook.pytest_deselected(items=[item for item in items if not _needs(item)])
@@ -108,27 +111,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What costs each of many thousand tests some hundredths of a second."""
+    """Avoid costs of some hundredths of a second in each of many thousand tests."""
     gc.collect()
-    gc.freeze()  # the tests themselves are no garbage: a site that collects some as it closes shall not look at them
-    # Between two tests pytest-rerunfailures writes twice and reads: else the second write waits 40 ms for the first's
-    # acknowledgement.
-    if isinstance(told := getattr(getattr(session.config, "failures_db", None), "sock", None), socket.socket):
-        told.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    gc.freeze()  # the tests are no garbage: a site that collects garbage when it closes must not traverse them
+    # Between two tests pytest-rerunfailures writes twice and reads. Without TCP_NODELAY the second write waits 40 ms
+    # for the acknowledgement of the first.
+    if isinstance(connection := getattr(getattr(session.config, "failures_db", None), "sock", None), socket.socket):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 @pytest.fixture(autouse=True)
 def _reporters_end() -> Iterator[None]:
-    """A limiter that no test has closed would go on telling its store of itself, which is another test's by then."""
+    """A limiter that no test has closed would continue to report to its store, which another test uses by then."""
     yield
     for thread in threading.enumerate():
         if thread.name == "throttlekit-reporter":
-            for started in getattr(thread, "_args", ()):  # one that has just ended has none
+            for started in getattr(thread, "_args", ()):  # a thread that has just ended has none
                 started.stop.set()
             thread.join()
 
 
-# What a test may need besides the embedded Redis, as its id, its markers or the names of its fixtures show.
+# Servers that a test may need besides the embedded Redis; its id, markers or fixtures name them.
 NEEDS = {
     "RabbitMQ": re.compile("rabbit|quorum", re.IGNORECASE),
     "TLS": re.compile("tls|certificates", re.IGNORECASE),
@@ -143,7 +146,7 @@ def _needs(item: pytest.Item) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """While a test runs, `check_is_listed` knows what `make test-bare` expects it to need."""
+    """While a test runs, `check_is_listed` can read the servers that `make test-bare` expects the test to need."""
     os.environ[LISTED] = " ".join(_needs(item))
     try:
         return (yield)
@@ -210,7 +213,7 @@ def rabbitmq_url() -> Iterator[str]:
         yield url
 
 
-# Each process of the run has databases of its own, should they share a server.
+# Each process of the run has databases of its own, in case the processes share a server.
 _ALL = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _THIS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _DATABASES = itertools.cycle(range(1 + _THIS % 15, 16, min(_ALL, 15)))

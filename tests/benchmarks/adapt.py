@@ -1,15 +1,15 @@
 """
-Real workers call a partner whose limit they do not know: how many 429s they get, and how much of the limit they use.
+Real workers call a partner whose limit is unknown to them: how many 429s they get, and how much of the limit they use.
 
     python tests/benchmarks/adapt.py [--quick] [--only TEXT] [--way TEXT] [--runs 3] [--results FILE] [--write docs]
 
-The limit that is declared is 100/s; the partner's true limit is 60/s. Of slots, 32 and 12. 8 worker processes (4 of
-Dramatiq), and more jobs than either lets pass. Beside `adapt=`: botocore's adaptive mode and a plain AIMD in each of 8
-processes, a pause on each 429 alone, and a constant rate that is 20 % too high. botocore is left out if it is not
-installed. Exits with 1 if `adapt=` gets more than 10 429s per 1 000 calls (2 where answers say what is left), or uses
-less than 0.90 of the true limit, where these are aimed at. About 30 minutes for each of --runs; --quick takes some
-seconds a row, and judges nothing. --write makes docs/results/adapt.md and docs/adapt.svg, of all runs that
---results has gathered.
+The declared limit is 100/s, and the partner's true limit is 60/s (of slots, 32 and 12). 8 worker processes (4 of
+Dramatiq), and more jobs than either limit admits. For comparison with `adapt=`: botocore's adaptive mode and a plain
+AIMD in each of 8 processes, only a pause on each 429, and a constant rate that is 20 % too high. botocore is left out
+if it is not installed. Exits with 1 if `adapt=` gets more than 10 429s per 1 000 calls (2 where responses report the
+remaining units), or uses less than 0.90 of the true limit, in the rows with these targets. Takes about 30 minutes for
+each of --runs; --quick takes some seconds a row, and judges nothing. --write writes docs/results/adapt.md and
+docs/adapt.svg from all runs that --results has collected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PARTNERS = {
     "refuses beyond 12 slots": Plan(Hidden(kind="slots", rate=TRUE, takes=TAKES), SECONDS, threads=8),
 }
 PROCESSES = {"Dramatiq": 4}
-"""Of those that do not get all that are planned: of Dramatiq, 8 are more than a machine of 2 cores can carry."""
+"""Frameworks with fewer processes than planned: a machine of 2 cores cannot run 8 processes of Dramatiq."""
 AIMS = {
     **dict.fromkeys(("token bucket", "fixed window", "halved, then doubled"), (MOST_REFUSED, LEAST_USE)),
     "window of 10 s, with headers": (MOST_REFUSED_WITH_HEADERS, LEAST_USE),
@@ -62,20 +62,20 @@ _BY_LATENCY = FloodLimit("partner", slots=SLOTS, adapt="2")
 OURS = {f"`adapt=`, {name}": (name, _ADAPT) for name in FRAMEWORKS}
 OF_SLOTS = {f"`adapt=ByLatency(2)`, {name}": (name, _BY_LATENCY) for name in ("Dramatiq", "Celery")}
 ALL_SLOTS = {f"{SLOTS} slots, {name}": (name, FloodLimit("partner", slots=SLOTS)) for name in ("Dramatiq",)}
-BESIDE = {
+OTHERS = {
     "botocore, adaptive, in each process": ("botocore", _PLAIN),
     "AIMD in each process": ("aimd", _PLAIN),
     "a pause on each 429, Dramatiq": ("Dramatiq", _PLAIN),
     "a constant rate, 20 % too high, Dramatiq": ("Dramatiq", FloodLimit("partner", f"{TRUE * 6 // 5}/s", 10)),
 }
-WAYS = OURS | BESIDE | OF_SLOTS | ALL_SLOTS
-MEETS: dict[str, tuple[str, ...]] = {
+WAYS = OURS | OTHERS | OF_SLOTS | ALL_SLOTS
+WAYS_OF_PARTNER: dict[str, tuple[str, ...]] = {
     "token bucket": tuple(WAYS),
-    "fixed window": (*OURS, *list(BESIDE)[:2]),
-    "window of 10 s, with headers": (*OURS, *list(BESIDE)[:2]),
-    "halved, then doubled": (*OURS, *list(BESIDE)[:3]),
-    "2 % refused at random": ("`adapt=`, Dramatiq", *list(BESIDE)[:2]),
-    "only slows down": ("`adapt=`, Dramatiq", list(BESIDE)[2]),
+    "fixed window": (*OURS, *list(OTHERS)[:2]),
+    "window of 10 s, with headers": (*OURS, *list(OTHERS)[:2]),
+    "halved, then doubled": (*OURS, *list(OTHERS)[:3]),
+    "2 % refused at random": ("`adapt=`, Dramatiq", *list(OTHERS)[:2]),
+    "only slows down": ("`adapt=`, Dramatiq", list(OTHERS)[2]),
     "slows down beyond 12 slots": (*OF_SLOTS, *ALL_SLOTS),
     "beyond 12 slots, then 6, then 12": (*OF_SLOTS, *ALL_SLOTS),
     "refuses beyond 12 slots": (*OF_SLOTS, *ALL_SLOTS),
@@ -134,7 +134,7 @@ def main() -> int:
         runs = json.loads(keep.read_text("utf-8"))
     for _ in range(1 if options.quick else options.runs):
         for partner, plan in PARTNERS.items():
-            for way in (each for each in MEETS[partner] if options.way in each and options.only in partner):
+            for way in (each for each in WAYS_OF_PARTNER[partner] if options.way in each and options.only in partner):
                 what, limit = WAYS[way]
                 chosen = plan._replace(processes=PROCESSES.get(what, plan.processes))
                 if what != "Dramatiq":
@@ -152,7 +152,7 @@ def main() -> int:
                 if keep is not None:
                     keep.write_text(json.dumps(runs), "utf-8")
     shown = {
-        partner: {way: runs[partner][way] for way in MEETS[partner] if way in runs[partner]}
+        partner: {way: runs[partner][way] for way in WAYS_OF_PARTNER[partner] if way in runs[partner]}
         for partner in PARTNERS if partner in runs
     }  # fmt: skip
     text, missed = rows(shown, AIMS, OURS)

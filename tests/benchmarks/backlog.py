@@ -1,13 +1,13 @@
 """
-What a job costs and how much of the limit is used, by the length of the backlog: the cost must not grow with it.
+The cost of a job and the use of the limit, by the length of the backlog: the cost must not grow with the backlog.
 
     python tests/benchmarks/backlog.py [--quick] [--scale 0.1] [--rate 100] [--drain 120] [--window 30] [--only TEXT]
 
 Backlogs of 1 000, 10 000 and 100 000 jobs times --scale, sent before real workers start, under one limit of --rate a
-second: Dramatiq (2 processes of 4 threads), RQ (2 `ThrottledSimpleWorker`) and Celery (2 workers, prefork 2). What
-would take longer than --drain seconds is not drained: once every job has its place in line, its head is looked at for
---window seconds. Takes about 7 minutes at a scale of 0.1. Exits with 1 if the limit is broken, a job lost, the limit
-less used than promised, or a job of the longest backlog denied more often than one of the others.
+second: Dramatiq (2 processes of 4 threads), RQ (2 `ThrottledSimpleWorker`) and Celery (2 workers, prefork 2). A backlog
+that would take longer than --drain seconds is not drained: once every job is on the waitlist, its head is measured for
+--window seconds. Takes about 7 minutes at a scale of 0.1. Exits with 1 if the limit is broken, a job is lost, the limit
+is used less than promised, or a job of the longest backlog is denied more often than one of the others.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ def row(name: str, how: str, cost: Cost) -> list[str]:
 
 def judged(framework: str, found: Mapping[int, Cost], *, times: bool = True) -> Iterator[Promise]:
     """
-    What is promised of one framework's backlogs, by size. Of those that one burst nearly clears only the bound.
+    The promises of one framework's backlogs, by size. For backlogs that one burst nearly clears: only the bound.
 
     Args:
-        times: False: use and cost are told, and not judged.
+        times: False: use and cost are reported, and not judged.
     """
     broken = [f"{cost.beyond_us / 1000:+.1f} ms with {size}" for size, cost in found.items() if cost.beyond_us > 0]
     broken += [f"{cost.lost} of {size} lost" for size, cost in found.items() if cost.lost]
-    told = f"{framework}: the limit, and all jobs, with {_sizes(found)}"
-    yield Promise(told, ", ".join(broken) or "kept", "kept", not broken)
+    name = f"{framework}: the limit, and all jobs, with {_sizes(found)}"
+    yield Promise(name, ", ".join(broken) or "kept", "kept", not broken)
     long = {size: cost for size, cost in found.items() if size > _LONG * cost.burst}
     if not long:
         return
@@ -76,9 +76,9 @@ def judged(framework: str, found: Mapping[int, Cost], *, times: bool = True) -> 
     yield Promise(f"{framework}: least use of it, with {_sizes(long)}", f"{least:.3f}", f">= {LEAST_USE}", kept)
     *shorter, longest = (cost.denials for cost in long.values())
     most = min(MOST_DENIALS, MOST_GROWTH * max(shorter, default=MOST_DENIALS))
-    told = " → ".join(f"{denials:.2f}" for denials in (*shorter, longest))
+    denials_shown = " → ".join(f"{denials:.2f}" for denials in (*shorter, longest))
     kept = longest <= most if times else None
-    yield Promise(f"{framework}: denials of a job, with {_sizes(long)}", told, f"<= {most:.2f}", kept)
+    yield Promise(f"{framework}: denials of a job, with {_sizes(long)}", denials_shown, f"<= {most:.2f}", kept)
 
 
 def _sizes(found: Mapping[int, Cost]) -> str:
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=0.1, help="times the backlogs (%(default)s)")
     parser.add_argument("--rate", type=int, default=100, help="of the limit, a second (%(default)s)")
     parser.add_argument("--drain", type=float, default=120.0, help="seconds that a backlog may take (%(default)s)")
-    parser.add_argument("--window", type=float, default=30.0, help="seconds to look at a longer one (%(default)s)")
+    parser.add_argument("--window", type=float, default=30.0, help="seconds to measure a longer one (%(default)s)")
     options = parser.parse_args()
     if options.quick:
         options.scale, options.drain, options.window = 0.04, 0.9, 0.5

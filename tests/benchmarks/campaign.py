@@ -1,14 +1,13 @@
 """
-The campaign test: 20 campaigns call one partner at once, each with a limit of its own, and all with the account's.
+The campaign test: 20 campaigns call one partner at once, each under its own limit, and all under the account's limit.
 
     python tests/benchmarks/campaign.py [--quick] [--calls 500] [--campaigns 20] [--account 1.25 0.8 0.4]
 
-Real `dramatiq` workers on Redis, --processes (4) of 4 threads; all calls are sent before they start, by turns. The
-campaigns have 8/s, 8.5/s, … 17.5/s; the account has --account times their sum: with 1.25 each campaign's own limit is
-what is short, with 0.4 the account's, with 0.8 the account's until some are through. 100 000 calls each are --calls
-100000, and take 3.5 hours each; the default takes about 5 minutes.
-Exits with 1 if a limit is broken once, a call is lost, order is lost, or a limit is used less than promised while it is
-what is short.
+Real `dramatiq` workers on Redis, --processes (4) of 4 threads; all calls are sent before they start, in turn. The
+campaigns have 8/s, 8.5/s, … 17.5/s; the account has --account times their sum: with 1.25 each campaign's own limit
+binds, with 0.4 the account's, with 0.8 the account's until some campaigns are complete. --calls 100000 takes 3.5 hours
+for each --account; the default takes about 5 minutes. Exits with 1 if a limit is broken once, a call is lost, calls are
+out of order, or a limit is used less than promised while it binds.
 """
 
 from __future__ import annotations
@@ -58,24 +57,24 @@ def _share(value: float | None) -> str:
 
 
 def judged(plan: Plan, record: Record, found: Found, *, times: bool = True) -> Iterator[Promise]:
-    """What is promised. *times*: False: use and order are told, and not judged."""
+    """The promises. *times*: False: use and order are reported, and not judged."""
     name = f"account at {plan.account:g}"
-    told = "; ".join(f"{limit} by {by.by:.3g} at {by.at_us}" for limit, by in found.broken.items()) or "hold"
+    measured = "; ".join(f"{limit} by {by.by:.3g} at {by.at_us}" for limit, by in found.broken.items()) or "hold"
     calls = sum(map(len, record.grants.values()))
-    yield Promise(f"{name}: {plan.campaigns + 1} limits, {calls} charges", told, "hold", not found.broken)
+    yield Promise(f"{name}: {plan.campaigns + 1} limits, {calls} charges", measured, "hold", not found.broken)
     kept = found.lost == found.twice == 0
     yield Promise(f"{name}: calls lost, bodies begun twice", f"{found.lost}, {found.twice}", "0, 0", kept)
-    told = f"{100 * found.inverted:.2f} % of pairs, {found.displaced} places"
-    asked = f"<= {100 * MOST_INVERTED:g} % of pairs"
-    yield Promise(f"{name}: out of order", told, asked, found.inverted <= MOST_INVERTED if times else None)
+    measured = f"{100 * found.inverted:.2f} % of pairs, {found.displaced} places"
+    required = f"<= {100 * MOST_INVERTED:g} % of pairs"
+    yield Promise(f"{name}: out of order", measured, required, found.inverted <= MOST_INVERTED if times else None)
     worst = min(found.campaign_use, key=found.campaign_use.__getitem__, default=None)
     uses = {"the account's": found.account_use, f"{worst}'s": found.campaign_use[worst] if worst else None}
     for what, use in uses.items():
         if use is not None:
             kept = use >= LEAST_USE if times else None
             yield Promise(f"{name}: use of {what}, while short", f"{use:.3f}", f">= {LEAST_USE}", kept)
-    told = f"{100 * record.store_cpu:.1f} % limits, {100 * record.broker_cpu:.1f} % broker"
-    yield Promise(f"{name}: Redis, share of a core", told, "", None)
+    measured = f"{100 * record.store_cpu:.1f} % limits, {100 * record.broker_cpu:.1f} % broker"
+    yield Promise(f"{name}: Redis, share of a core", measured, "", None)
 
 
 def main() -> int:

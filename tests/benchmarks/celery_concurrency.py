@@ -1,12 +1,12 @@
 """
-So many at once, and quiet after a 429, with real `celery worker` commands: is the bound held, and is it used?
+A concurrency limit, and the pause after a 429, with real `celery worker` commands: is the bound kept, and is it used?
 
     python tests/benchmarks/celery_concurrency.py [--quick] [--broker redis|rabbitmq|both] [--only TEXT]
 
-All figures are of the bodies' own records, by the clock of the recording Redis. Jobs wait for slots of one
-concurrency limit in 2 workers; of one of them all processes are killed; the limiter's Redis is stopped for longer than
-the lease; a partner answers 429. Exits with 1 if one is too many, a job is lost or fails, or too little is used. The
-full run takes about 10 minutes, --quick about 4.
+All figures are from the records of the job functions, by the clock of the recording Redis. Jobs wait for slots of one
+concurrency limit in 2 workers; all processes of one worker are killed; the limiter's Redis is stopped for longer than
+the lease; a partner answers 429. Exits with 1 if too many jobs run at once, a job is lost or fails, or too little of
+the limit is used. The full run takes about 10 minutes, --quick about 4.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _QUICK_RECOVERY = {
         "unacked_mutex_expire": 5,
     }
 }
-"""So soon a broker that is a Redis gives back what a dead worker had in hand; RabbitMQ does at once."""
+"""The times after which a Redis broker redelivers messages of a dead worker; RabbitMQ redelivers them at once."""
 
 
-class Place(SlotRecord):
-    """A queue with its workers to come, and what bodies note."""
+class CelerySlotting(SlotRecord):
+    """A queue, the workers that it starts, and the records of the job functions."""
 
     def __init__(self, site: CelerySite, slots: Slots) -> None:
         super().__init__(site.told["record"], site.queue)
@@ -65,89 +65,91 @@ class Place(SlotRecord):
 
 
 @contextmanager
-def place(where: Servers, amount: int = 10, **told: Any) -> Iterator[Place]:
-    told = {
+def slotting_on(where: Servers, amount: int = 10, **config: Any) -> Iterator[CelerySlotting]:
+    config = {
         "module": "support.celery.slots", "store": f"{where.redis_base}/1", "lease": _LEASE, "amount": amount,
-        "rate": "100/s", "burst": 100, **told,
+        "rate": "100/s", "burst": 100, **config,
     }  # fmt: skip
     with (
-        celery_site(where.kind, where.broker_url, where.redis_base, **told) as site,
-        closing(Place(site, Slots(amount=amount, lease=_LEASE))) as found,
+        celery_site(where.kind, where.broker_url, where.redis_base, **config) as site,
+        closing(CelerySlotting(site, Slots(amount=amount, lease=_LEASE))) as slotting,
     ):
-        yield found
+        yield slotting
 
 
 def run_backlog(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
-    """A backlog under one limit."""
-    with place(where, amount, pool=pool) as found:
-        found.start()
+    """The use of the slots by a backlog under one limit."""
+    with slotting_on(where, amount, pool=pool) as slotting:
+        slotting.start()
         for number, each in enumerate(seconds):
-            found.work(number, each)
-        measure_backlog(row, found, seconds, least_use=0.9, most_deliveries=3.0)
+            slotting.work(number, each)
+        measure_backlog(row, slotting, seconds, least_use=0.9, most_deliveries=3.0)
 
 
 def run_without_limit(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
-    """The same tasks without a limit, on as many processes or threads as there were slots."""
-    with place(where, amount, pool=pool) as found:
-        found.start(amount, ["a"])
+    """The same tasks without a limit, on as many processes or threads as there are slots."""
+    with slotting_on(where, amount, pool=pool) as slotting:
+        slotting.start(amount, ["a"])
         for number, each in enumerate(seconds):
-            found.work(number, each, "free_work")
-        measure_backlog(row, found, seconds)
+            slotting.work(number, each, "free_work")
+        measure_backlog(row, slotting, seconds)
 
 
 def run_kill(where: Servers, row: Row) -> None:
-    """All processes of a worker are killed that holds 4 of 8 slots; another worker is busy with the rest."""
-    with place(where, 8, conf=_QUICK_RECOVERY) as found:
-        measure_kill(row, found, lambda: found.start(4, ["doomed"]), lambda: found.start(12, ["other"]))
+    """All processes of a worker that holds 4 of 8 slots are killed; another worker runs the remaining jobs."""
+    with slotting_on(where, 8, conf=_QUICK_RECOVERY) as slotting:
+        measure_kill(row, slotting, lambda: slotting.start(4, ["doomed"]), lambda: slotting.start(12, ["other"]))
 
 
 def run_long_bodies(where: Servers, row: Row) -> None:
-    """Bodies that last three times as long as the lease. Of six rounds the last ones, uneven, weigh too much."""
-    with place(where, 4) as found:
-        found.start(4)
+    """
+    Bodies that take three times the lease. No use is required: of six rounds, the uneven last ones weigh too much.
+    """
+    with slotting_on(where, 4) as slotting:
+        slotting.start(4)
         for number in range(24):
-            found.work(number, 3.0 * _LEASE)
-        measure_backlog(row, found, [3.0 * _LEASE] * 24)
+            slotting.work(number, 3.0 * _LEASE)
+        measure_backlog(row, slotting, [3.0 * _LEASE] * 24)
 
 
 def run_stopped_store(where: Servers, row: Row) -> None:
-    """The limiter's Redis is stopped for twice the lease: each body that runs then may be one too many, once."""
-    with redis_server() as store, place(where, 4, store=f"{store}/0") as found:
+    """The limiter's Redis is stopped for twice the lease: each running body may exceed the limit by one, once."""
+    with redis_server() as store, slotting_on(where, 4, store=f"{store}/0") as slotting:
         for number in range(200):
-            found.work(number, 0.5)
-        found.start(4)
-        wait_until(lambda: len(found.events()) > 20, description="they are at work")
+            slotting.work(number, 0.5)
+        slotting.start(4)
+        wait_until(lambda: len(slotting.events()) > 20, description="the workers run jobs")
         with closing(redis.Redis.from_url(store)) as client:
             info: Any = client.info("server")
         os.kill(info["process_id"], signal.SIGSTOP)
-        time.sleep(2.0 * _LEASE)  # how long it is away is what is tried
+        time.sleep(2.0 * _LEASE)  # the outage under test
         os.kill(info["process_id"], signal.SIGCONT)
-        found.until_ended(200, timeout=300)
-        most = found.stop().most_at_once()
+        slotting.until_ended(200, timeout=300)
+        most = slotting.stop().most_at_once()
         row.tell("most at once", f"{most} of 4, and 4 that may have lost theirs", good=most <= 8)
 
 
 def run_429(where: Servers, row: Row, pool: str) -> None:
-    """Full flood at 100/s, and from the 300th call on 429 with Retry-After 10; another key meanwhile."""
-    with place(where, pool=pool) as found:
-        send_calls(found, 800, from_call=300)
-        found.start()
-        measure_429(row, found, 800, rate=100, threads=16, beyond=1)
+    """A full flood at 100/s, with 429 and Retry-After 10 from the 300th call on; another key continues meanwhile."""
+    with slotting_on(where, pool=pool) as slotting:
+        send_calls(slotting, 800, from_call=300)
+        slotting.start()
+        measure_429(row, slotting, 800, rate=100, threads=16, beyond=1)
 
 
 def scenarios(quick: bool) -> list[Scenario]:
     jobs, third = (500, 60) if quick else (2000, 200)
     jumping = [0.02] * third + [0.5] * third + [0.02] * third
-    # Of 3: with 10, 20 ms would ask for 500 tasks a second, which is more than two cores have.
+    # With 10 slots instead of 3, bodies of 20 ms would need 500 tasks a second, more than two cores can run.
     backlogs = ((f"{jobs} of 100 ms", 10, [0.1] * jobs), ("20, 500, 20 ms", 3, jumping))
-    found = [
+    listed = [
         Scenario(
             "Slots", f"{pool}, {name}", lambda where, row, of=(pool, amount, seconds): run_backlog(where, row, *of)
         )
         for pool in ("prefork", "threads")
         for name, amount, seconds in backlogs
     ]
-    found += [
+    listed += [
         Scenario(
             "Slots",
             f"{pool}, no limit, {name}",
@@ -156,12 +158,12 @@ def scenarios(quick: bool) -> list[Scenario]:
         for pool in ("prefork", "threads")
         for name, amount, seconds in backlogs
     ]
-    found.append(Scenario("SIGKILL of a worker that holds 4 of 8 slots", "prefork", run_kill))
-    found.append(Scenario("Slots", "bodies of three leases", run_long_bodies))
-    found.append(Scenario("Slots", "store stopped for two leases", run_stopped_store))
+    listed.append(Scenario("SIGKILL of a worker that holds 4 of 8 slots", "prefork", run_kill))
+    listed.append(Scenario("Slots", "bodies of three leases", run_long_bodies))
+    listed.append(Scenario("Slots", "store stopped for two leases", run_stopped_store))
     title = "429 with Retry-After 10 at full flood, 100/s a key, 16 processes or threads"
     return [
-        *found,
+        *listed,
         *(
             Scenario(title, pool, lambda where, row, pool=pool: run_429(where, row, pool))
             for pool in ("prefork", "threads")

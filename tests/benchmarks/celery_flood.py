@@ -1,5 +1,5 @@
 """
-A backlog under a limit, on real brokers and real `celery worker` commands: ours, and what else there is, in one run.
+A backlog under a limit, on real brokers and real `celery worker` commands: throttlekit and alternatives, in one run.
 
     python tests/benchmarks/celery_flood.py [--quick] [--broker redis|rabbitmq|both] [--only TEXT] [--json FILE]
 
@@ -53,10 +53,10 @@ def rows(quick: bool) -> Iterator[Row]:
         yield Row(f"rate_limit prefork {jobs} 50/s", native, ours=False)
 
 
-def deferrals(report: Report, kind: str, row: Row, told: Told, found: Figures) -> None:
-    """What a task was deferred on average; a line below the table, and a fault if it is too much."""
-    each = denials(told) / row.flood.jobs if row.ours else found.deliveries - 1
-    success = told.counts.get("SUCCESS", 0)
+def deferrals(report: Report, kind: str, row: Row, result: Told, found: Figures) -> None:
+    """Report the mean number of deferrals of a task below the table; too many are a fault."""
+    each = denials(result) / row.flood.jobs if row.ours else found.deliveries - 1
+    success = result.counts.get("SUCCESS", 0)
     report.say(f"{kind} {row.name}: {each:.2f} deferrals a task, {success:.0f} of {row.flood.jobs} results SUCCESS.")
     if row.ours and each > MOST_DEFERRALS:
         report.say(f"{kind} {row.name}: {each:.2f} deferrals a task, more than {MOST_DEFERRALS}", fault=True)
@@ -69,11 +69,11 @@ def main() -> int:
     title = "A backlog under a limit: 2 workers × 2, per job done"
     report = Report(options, title, _FOOTNOTES, ("celery", "kombu", "redis"), "Results: Celery")
     for where in each_broker(options):
-        for row, told, found in report.run(rows(options.quick), where):
-            # A task that waits for long is put back once as well, so that a kill does not lose its place.
+        for row, result, found in report.run(rows(options.quick), where):
+            # A task that waits for long is also returned once, so that it keeps its position if the worker is killed.
             limit, jobs = row.flood.limits[0], row.flood.jobs
-            report.add(where.kind, row, found, denials(told) / max(1, jobs - limit.burst))
-            deferrals(report, where.kind, row, told, found)
+            report.add(where.kind, row, found, denials(result) / max(1, jobs - limit.burst))
+            deferrals(report, where.kind, row, result, found)
     return report.finish()
 
 

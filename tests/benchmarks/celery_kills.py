@@ -1,17 +1,18 @@
 """
-Every worker stopped or killed, six times during a flood: what is lost, and what runs twice?
+Every worker is stopped or killed six times during a flood: which jobs are lost, and which run twice?
 
     python tests/benchmarks/celery_kills.py [--broker redis|rabbitmq|both] [--signal SIGTERM|SIGQUIT|SIGKILL|all]
                                             [--acks late|early|both] [--seeds 1]
 
-The same signals for throttlekit and for Celery alone, with jobs sent at the limit's own pace: each stop makes a
-backlog under the limit, that nobody can work off. Redis gives back what a dead worker had after 30 s, not after an
-hour. Acknowledged late, a job is lost that no body has finished; acknowledged early, one that no body has begun:
-Celery promises no more. Exits with 1 if throttlekit loses a job or breaks the bound; where it begins more jobs twice
-than Celery alone, it says so. One schedule is a small sample: take several seeds. A row takes about a minute.
+The same signals for throttlekit and for Celery alone, with jobs sent at the limit's rate: each stop leaves a backlog
+that the limit does not allow to shrink. Redis redelivers the messages of a dead worker after 30 s instead of an hour.
+With late acknowledgement, a job counts as lost if no body has finished it; with early acknowledgement, if no body has
+begun it: Celery promises no more. Exits with 1 if throttlekit loses a job or breaks the bound; where it begins more
+jobs twice than Celery alone, it reports that. One schedule is a small sample: take several seeds. A row takes about a
+minute.
 
-On Redis with SIGKILL, Celery alone may lose a job as well, and so with throttlekit: its transport takes a message
-from the queue before it notes that it has it.
+On Redis with SIGKILL, Celery may lose a job, with and without throttlekit: its transport removes a message from the
+queue before it records the message as unacknowledged.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _RECOVERY = {
         "visibility_timeout": 30,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
-        "unacked_mutex_expire": 5,  # a worker killed while it gives back what another had keeps the others from it
+        "unacked_mutex_expire": 5,  # a worker that is killed while it restores messages holds this mutex
     }
 }
 _LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
@@ -54,11 +55,11 @@ def floods(how: signal.Signals, acks: str, seed: int) -> dict[str, Flood]:
     }
 
 
-def lost(told: Told) -> tuple[int, dict[str, str]]:
-    """Acknowledged late: those that no body has finished; early: those that no body has begun."""
-    assert isinstance(told.flood, CeleryFlood)
-    seen = told.ends if "task_acks_late" in told.flood.conf else [start.job for start in told.starts]
-    return told.flood.jobs - len(set(seen)), {}
+def lost(result: Told) -> tuple[int, dict[str, str]]:
+    """The lost jobs: with late acknowledgement, those that no body has finished; with early, those not begun."""
+    assert isinstance(result.flood, CeleryFlood)
+    seen = result.ends if "task_acks_late" in result.flood.conf else [start.job for start in result.starts]
+    return result.flood.jobs - len(set(seen)), {}
 
 
 def runs(options: argparse.Namespace) -> Iterator[Run]:

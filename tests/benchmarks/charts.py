@@ -49,7 +49,7 @@ _FLOODS = (
 
 
 class Bar(NamedTuple):
-    """One bar: its label, and its length as the table has it."""
+    """One bar: its label, and its length as in the table."""
 
     label: str
     value: str
@@ -71,7 +71,7 @@ def cells(page: Path, row: str, column: str) -> str:
 
 
 def chart(title: str, bars: Sequence[Bar]) -> str:
-    """Horizontal bars with their values, ours in another colour; the dashed line is at 1."""
+    """Horizontal bars with their values, throttlekit's in another colour; the dashed line is at 1."""
     high = _TOP + _BAR * len(bars) + 12
     return picture(_WIDE, high, _drawn(title, bars, high))
 

@@ -1,9 +1,9 @@
 """
-Records `throttlekit demo` as an image that moves: what it prints, each line at the moment at which it was printed.
+Record the output of `throttlekit demo` as an animated image, in which each line appears when it was printed.
 
     python tests/benchmarks/demo_capture.py [--svg docs/images/demo.svg] [--options "--framework rq"]
 
-Where the reader's system asks for no motion, the image shows all lines at once.
+Where the reader's system requests reduced motion, the image shows all lines at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STYLE = """
 
 
 def recorded(options: list[str]) -> list[tuple[float, str]]:
-    """Each line that the demo prints, and after how many seconds."""
+    """Each line that the demo prints, with the seconds since the start."""
     command = [sys.executable, "-m", "throttlekit_cli", "demo", *options]
     lines = [(0.0, shlex.join(["$ throttlekit", "demo", *options]).replace("'", "")), (0.0, "")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
@@ -46,8 +46,8 @@ def recorded(options: list[str]) -> list[tuple[float, str]]:
     return lines
 
 
-def drawn(lines: list[tuple[float, str]]) -> str:
-    """The lines as SVG."""
+def svg_of(lines: list[tuple[float, str]]) -> str:
+    """The lines as an animated SVG."""
     at: list[float] = []
 
     def show(console: Console) -> None:
@@ -58,11 +58,11 @@ def drawn(lines: list[tuple[float, str]]) -> str:
 
     svg = terminal("throttlekit demo", "demo", _WIDTH, show).replace("</style>", _STYLE + "</style>", 1)
 
-    def moving(found: re.Match[str]) -> str:
+    def with_delay(found: re.Match[str]) -> str:
         delay = f"animation-delay: {at[int(found[2])]:.1f}s"
         return f'class="demo-r1 line" style="{delay}"{found[1]}url(#demo-line-{found[2]})"'
 
-    return re.sub(r'class="demo-r1"([^>]*?clip-path=")url\(#demo-line-(\d+)\)"', moving, svg)
+    return re.sub(r'class="demo-r1"([^>]*?clip-path=")url\(#demo-line-(\d+)\)"', with_delay, svg)
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--options", default="")
     options = parser.parse_args()
-    svg = drawn(recorded(shlex.split(options.options)))
+    svg = svg_of(recorded(shlex.split(options.options)))
     if options.svg:
         options.svg.write_text(svg, "utf-8")
 

@@ -1,16 +1,16 @@
 """
-Slots of a concurrency limit in real `dramatiq` workers, beside Dramatiq's own ConcurrentRateLimiter; what a kill costs;
-and how many calls an angry partner gets.
+Slots of a concurrency limit in real `dramatiq` workers, compared with Dramatiq's own ConcurrentRateLimiter; the cost of
+a kill; and the number of calls that a partner gets after a 429.
 
     python tests/benchmarks/dramatiq_concurrency.py [--broker redis|rabbitmq|both] [--jobs 2000] [--only TEXT]
 
-Jobs on one key, ten slots, two processes of eight threads: bodies of 100 ms, and bodies that jump from 20 ms to 500 ms
-and back. Two processes of five threads without a limit show what the machine gives. Dramatiq's own limiter sends the
-jobs that it denies through its retries, here without end and with a back-off of half a second to two. Then: a process
+Jobs on one key, ten slots, two processes of eight threads: bodies of 100 ms, and bodies that change from 20 ms to
+500 ms and back. Two processes of five threads without a limit show the capacity of the machine. Dramatiq's own limiter
+retries the jobs that it denies, here without a maximum and with a back-off of half a second to two. Then: a process
 that holds four of eight slots is killed; and a partner answers 429 with Retry-After 10 at full flood.
 
-Exits with 1 if throttlekit lets more run at once than the limit says, loses or fails a job, uses less than 0.9 of the
-slots' time, delivers more than three times a job, or lets a job call during the pause.
+Exits with 1 if throttlekit runs more jobs at once than the limit allows, loses or fails a job, uses less than 0.9 of
+the slots' time, needs more than three deliveries a job, or admits a call during the pause.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def run_429(where: Servers, row: Row) -> None:
 def scenarios(jobs: int) -> list[Scenario]:
     third = jobs // 3
     jumping = [0.02] * third + [0.5] * third + [0.02] * third
-    found: list[Scenario] = []
+    listed: list[Scenario] = []
     for who, how in (("throttlekit", dict[str, Any]()), ("ConcurrentRateLimiter", _NATIVE), (_FREE, _NO_LIMIT)):
         for what, bodies in ((f"{jobs} of 100 ms", [0.1] * jobs), ("20 → 500 → 20 ms", jumping)):
             run = lambda where, row, bodies=bodies, how=how: run_backlog(where, row, bodies, how)  # noqa: E731
-            found.append(Scenario("10 slots, 2 processes × 8 threads", f"{who}, {what}", run, who == "throttlekit"))
+            listed.append(Scenario("10 slots, 2 processes × 8 threads", f"{who}, {what}", run, who == "throttlekit"))
         if how is _NO_LIMIT:
             continue
         run = lambda where, row, how=how: run_kill(where, row, how)  # noqa: E731
-        found.append(Scenario("SIGKILL of a process that holds 4 of 8 slots", who, run, who == "throttlekit"))
-    return [*found, Scenario("429 with Retry-After 10 at full flood, 100/s a key, 16 threads", "throttlekit", run_429)]
+        listed.append(Scenario("SIGKILL of a process that holds 4 of 8 slots", who, run, who == "throttlekit"))
+    return [*listed, Scenario("429 with Retry-After 10 at full flood, 100/s a key, 16 threads", "throttlekit", run_429)]
 
 
 def main() -> int:

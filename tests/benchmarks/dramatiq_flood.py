@@ -1,5 +1,5 @@
 """
-A backlog under a limit, on real brokers and real `dramatiq` workers: ours, and what else there is, in one run.
+A backlog under a limit, on real brokers and real `dramatiq` workers: throttlekit and alternatives, in one run.
 
     python tests/benchmarks/dramatiq_flood.py [--quick] [--broker redis|rabbitmq|both] [--only TEXT] [--json FILE]
 
@@ -31,7 +31,7 @@ native: WindowRateLimiter(limit=rate, window=1), with Dramatiq's default retries
 
 
 def account_of(index: int) -> str:
-    """Five accounts; the first has two jobs in five, so that its own limit binds too."""
+    """Five accounts; the first has two jobs in five, so that its own limit binds as well."""
     return f"a{(0, 1, 0, 2, 0, 3, 0, 4, 1, 2)[index % 10]}"
 
 

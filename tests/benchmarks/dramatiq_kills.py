@@ -1,13 +1,13 @@
 """
-SIGKILL of every worker process, six times during a flood: what is lost, and what runs twice?
+SIGKILL of every worker process, six times during a flood: which jobs are lost, and which run twice?
 
     python tests/benchmarks/dramatiq_kills.py [--broker redis|rabbitmq|both] [--seeds 1]
 
-The same kills for throttlekit and for Dramatiq alone with the same body: once with as many jobs as it can take
-(kills then meet busy threads), once with jobs sent at the limit's own pace. On Redis both are told at once that a
-worker is dead, and do not find out after a minute. Exits with 1 if throttlekit loses a job, or begins more of them
-twice than both runs of Dramatiq alone; where it is more than one of them only, it says so. One schedule is a small
-sample: take several seeds.
+The same kills for throttlekit and for Dramatiq alone with the same body: once with as many jobs as it can run (kills
+then interrupt busy threads), once with jobs sent at the limit's rate. On Redis a dead worker is reported to both at
+once, instead of being detected after a minute. Exits with 1 if throttlekit loses a job, or begins more jobs twice than
+each of the two runs of Dramatiq alone; if it exceeds only one of them, it reports that. One schedule is a small sample:
+take several seeds.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """
-Jobs that expire against one limit, with real worker commands: how much of the limit is used?
+Jobs that expire while they wait for one limit, with real worker commands: how much of the limit is used?
 
     python tests/benchmarks/expiry.py [--quick] [--only dramatiq] [--no-figures]
 
 The limit is 20/s. For 40 s a producer sends 40 jobs a second, and 90 % of them expire after 3 s: by Dramatiq's
-`max_age`, RQ's `ttl`, Celery's `expires`. All figures are of the bodies' own records while it sends, by the clock of
-the recording Redis. Exits with 1 if less than 95 % of the limit is used (stock RQ workers: 90 %), or more than the
-limit and its burst ran, or a job without an expiry did not run. Takes about 5 minutes; --quick sends for 20 s.
-With --no-figures how much is used does not count, and the last jobs have ten minutes: for a machine that is busy.
+`max_age`, RQ's `ttl`, Celery's `expires`. All figures are from the records of the job functions while the producer
+sends, by the clock of the recording Redis. Exits with 1 if less than 95 % of the limit is used (stock RQ workers:
+90 %), or more jobs than the limit and its burst ran, or a job without an expiry did not run. Takes about 5 minutes;
+--quick sends for 20 s. With --no-figures the use is not judged, and the last jobs have ten minutes: for a busy machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SLICE = 4
 
 
 class Row(NamedTuple):
-    """Real workers, the least share of the limit they use, and how many seconds the last ones may take."""
+    """Real workers, the least share of the limit that they must use, and the seconds that the last jobs may take."""
 
     make: Callable[..., Flood]
     least: float = 0.95
@@ -51,7 +51,7 @@ ROWS = {
 
 
 def measure(where: Servers, name: str, seconds: int, *, figures: bool = True) -> bool:
-    """Send, print what ran, and return whether it is as promised; without *figures*, whatever the pace."""
+    """Send jobs, print what ran, and return whether the promises are kept; without *figures*, the use is not judged."""
     row = ROWS[name] if figures else ROWS[name]._replace(least=0.0, last_ones=600)
     flood = row.make(limits=(FloodLimit("partner", f"{RATE}/s", BURST),), jobs=0)
     wanted = {str(n) for n in range(PER_SECOND * seconds) if not _expires(n)}
@@ -89,7 +89,7 @@ def _expires(number: int) -> bool:
 
 def main() -> int:
     parser = parser_of(__doc__, quick="send for 20 s", only="rows whose name begins with this")
-    parser.add_argument("--no-figures", action="store_true", help="whatever the pace: for a machine that is busy")
+    parser.add_argument("--no-figures", action="store_true", help="do not judge the use: for a busy machine")
     arguments = parser.parse_args()
     kept: list[bool] = []
     for name in ROWS:

@@ -1,10 +1,11 @@
 """
-One fault amid a flood, on real workers of each framework: what is lost, doubled, refused, over the bound?
+One fault during a flood, on real workers of each framework: what is lost, duplicated, refused, or over the bound?
 
     python tests/benchmarks/faults.py [--markdown docs/results/faults.md] [--jobs 200] [--seed 1] [--only text]
 
-The cases of tests/faults, bigger; where the fault strikes workers or the broker, beside the framework alone under the
-same fault, with bodies of 0.1 s so that it meets as many. Exits with 1 if a promise is broken.
+The cases of tests/faults, with more jobs. Where the fault affects workers or the broker, the framework alone runs under
+the same fault for comparison, with bodies of 0.1 s, so that the fault interrupts as many. Exits with 1 if a promise is
+broken.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def cases(jobs: int, seed: int) -> list[Case]:
         size = {"jobs": jobs // 2, "rate": 30} if framework == "rq" else {"jobs": jobs}
         for fault in FAULTS:
             if broker == "rabbitmq" and fault not in _OF_FRAMEWORK[:3]:
-                continue  # the store's faults do not depend on the broker; and it forgets what it has not written
+                continue  # the store's faults do not depend on the broker, and a killed broker loses unwritten messages
             if pool == "threads" and fault not in ("workers SIGTERM", "store SIGSTOP 5 s", "connections cut"):
                 continue
             found.append(Case(fault=fault, **size, **whole))

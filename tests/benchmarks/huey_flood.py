@@ -1,5 +1,5 @@
 """
-A backlog under a limit, on real `huey_consumer` processes: ours, huey's own `rate_limit`, and what one would write.
+A backlog under a limit, on real `huey_consumer` processes: throttlekit, huey's own `rate_limit`, and a naive task.
 
     python tests/benchmarks/huey_flood.py [--quick] [--only TEXT] [--json FILE] [--markdown FILE]
 
@@ -59,10 +59,10 @@ def main() -> int:
     title = "A backlog under a limit: 2 consumers × 4 workers, per job done"
     report = Report(options, title, _FOOTNOTES, ("huey", "redis"), "Results: huey")
     with servers("redis") as where:
-        for row, told, found in report.run(rows(options.quick), where):
+        for row, result, found in report.run(rows(options.quick), where):
             report.add("redis", row, found)
             if row.ours:
-                each = denials(told) / max(1, found.done)
+                each = denials(result) / max(1, found.done)
                 fault = each > MOST_DENIALS and row.least_use == 0.97
                 report.say(f"{row.name}: {each:.2f} denials a job", fault=fault)
     return report.finish()

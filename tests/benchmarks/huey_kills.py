@@ -1,13 +1,13 @@
 """
-SIGKILL of every consumer, six times during a flood: what is lost, and what runs twice?
+SIGKILL of every consumer, six times during a flood: which jobs are lost, and which run twice?
 
     python tests/benchmarks/huey_kills.py [--type thread|process|greenlet|all] [--seeds 1]
 
-The same kills for throttlekit, for huey alone with as many jobs as it can take, and for huey alone with jobs sent at
-the limit's own pace. Huey takes a job off its queue before it runs it, and has no acknowledgement: what a worker had
-begun is lost with it. So a job that waits, or of which no limit has decided yet, must not be lost; one that was
-granted is lost as huey alone loses it. Exits with 1 if throttlekit loses more jobs before their bodies than were
-granted, or a body runs twice, or the bound breaks. A row takes half a minute.
+The same kills for throttlekit, for huey alone with as many jobs as it can run, and for huey alone with jobs sent at the
+limit's rate. Huey removes a job from its queue before it runs the job, and has no acknowledgement: a job that a worker
+has begun is lost with the worker. So a waiting job, or one without a decision, must not be lost; a granted job is lost
+as it is with huey alone. Exits with 1 if throttlekit loses more jobs before their bodies than were granted, or a body
+runs twice, or the bound breaks. A row takes half a minute.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ def floods(kind: str, seed: int) -> dict[str, Flood]:
     }
 
 
-def lost(told: Told) -> tuple[int, dict[str, str]]:
-    """Those that no body has begun. A worker that is killed between a grant and its note of it leaves one to nobody."""
-    begun, jobs = len({start.job for start in told.starts}), told.flood.jobs
-    granted_only = min(jobs - begun, max(0, len(told.grants) - begun))
-    cut_short = begun - len(set(told.ends))
-    shown = {"granted only": str(granted_only) if told.grants else "-", "cut short": str(cut_short)}
-    return max(jobs - begun - granted_only, told.left if told.grants else 0), shown
+def lost(result: Told) -> tuple[int, dict[str, str]]:
+    """
+    The jobs that no body has begun. If a worker is killed between a grant and the record of the grant, no other worker
+    runs that job.
+    """
+    begun, jobs = len({start.job for start in result.starts}), result.flood.jobs
+    granted_only = min(jobs - begun, max(0, len(result.grants) - begun))
+    cut_short = begun - len(set(result.ends))
+    shown = {"granted only": str(granted_only) if result.grants else "-", "cut short": str(cut_short)}
+    return max(jobs - begun - granted_only, result.left if result.grants else 0), shown
 
 
 def main() -> int:

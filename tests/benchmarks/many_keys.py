@@ -1,5 +1,5 @@
 """
-Jobs of one limit with many keys: how long after one job of a key the next one is granted.
+Jobs of one limit with many keys: the time from the grant of one job of a key to the grant of the next.
 
     python tests/benchmarks/many_keys.py [--quick] [--keys 10 400 5000] [--network 0 1]
 
@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def run(keys: int, jobs: int, every: float, network: float) -> Found:
-    """*jobs* of each of so many *keys*, of which each may run one in *every* seconds."""
+    """Run *jobs* of each of *keys* keys; each key may run one job in *every* seconds."""
     with ExitStack() as stack:
         url = stack.enter_context(redis_server())
         proxy = stack.enter_context(Proxy(urlsplit(url).port or 0))
@@ -70,7 +70,7 @@ def run(keys: int, jobs: int, every: float, network: float) -> Found:
         stack.enter_context(
             workers("support.flood.keyed_jobs", {"TK_KEYS": json.dumps(plan)}, processes=PROCESSES, threads=THREADS)
         )
-        with suppress(AssertionError):  # then some are lost
+        with suppress(AssertionError):  # the jobs that have not run then are counted as lost
             wait_until(lambda: record.llen("ran") >= keys * jobs, description="all ran", timeout=60 + 3 * jobs * every)
         ran: dict[str, list[int]] = {}
         for each in record.lrange("ran", 0, -1):
@@ -84,8 +84,8 @@ def run(keys: int, jobs: int, every: float, network: float) -> Found:
         )
 
 
-def shown(found: Found) -> list[str]:
-    """Median, 90 % and most, as cells."""
+def cells(found: Found) -> list[str]:
+    """The median, the 90th percentile and the maximum, as cells."""
     at_90 = found.gaps[int(len(found.gaps) * 0.9)]
     return [f"{each:.2f}" for each in (statistics.median(found.gaps), at_90, found.gaps[-1])]
 
@@ -113,7 +113,7 @@ def main() -> int:
         name = f"{keys} keys + {network:g} ms"
         found = run(keys, jobs, every, network)
         kept += judged(name, every, found)
-        rows.append([name, str(keys * jobs), f"{every:.2f}", *shown(found)])
+        rows.append([name, str(keys * jobs), f"{every:.2f}", *cells(found)])
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     return print_results("many_keys", about("dramatiq", "redis"), [table(_TITLES, rows), _NOTES], kept)
 

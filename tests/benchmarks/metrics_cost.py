@@ -1,12 +1,12 @@
 """
-What the metrics plugins add to a decision.
+The time that the metrics plugins add to a decision.
 
     python tests/benchmarks/metrics_cost.py [--rounds N] [--calls N]
 
-One limiter without a plugin and one with each are asked in turn, in short rounds in a shuffled order; printed is the
-median of the differences between limiters of the same round, and their spread. After each round the metrics are
-collected, as a scrape or an exporter does it; that is timed by itself, as µs for each decision of the round. The store
-is memory, so that nothing but this process's own work is timed.
+A limiter without a plugin and a limiter with each plugin decide in short rounds, in a shuffled order; the benchmark
+prints the median and the quartiles of the differences between limiters of the same round. After each round it collects
+the metrics, as a scrape or an exporter does; that time is separate, in µs for each decision of the round. The store is
+in memory, so that only the work of this process is timed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 
-class _Deaf:
+class _EmptyPlugin:
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
         pass
 
 
 def _ways(limiter: Limiter, clock: FakeClock) -> dict[str, Callable[[], object]]:
-    """Decisions that the limiter makes again and again."""
+    """Calls of the limiter that can be repeated, each with the same kind of decision."""
     job = Job(id="1", name="call")
     wide = TokenBucket("wide", "1000000/s", burst=1_000_000)
     shut, short = TokenBucket("shut", "1/day", burst=1), TokenBucket("short", "1000000/s", burst=1)
@@ -50,19 +50,23 @@ def _ways(limiter: Limiter, clock: FakeClock) -> dict[str, Callable[[], object]]
     clock.advance(1)
     limiter.acquire(short, job=job)
 
-    def ask(limit: TokenBucket, delivery: Delivery = Delivery()) -> Callable[[], object]:  # noqa: B008
+    def decide(limit: TokenBucket, delivery: Delivery = Delivery()) -> Callable[[], object]:  # noqa: B008
         return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job, delivery=delivery))
 
-    # The last has waited and run, and asks again.
-    return {"allowed": ask(wide), "denied": ask(shut), "started after a wait": ask(short, Delivery(again=True))}
+    # The last job has waited and run, and requests its units again.
+    return {
+        "allowed": decide(wide),
+        "denied": decide(shut),
+        "started after a wait": decide(short, Delivery(again=True)),
+    }
 
 
 def _plugins() -> dict[str, tuple[list[object], Callable[[], object]]]:
-    """By name: the plugins of a limiter, and what collects their metrics."""
+    """By name: the plugins of a limiter, and the function that collects their metrics."""
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     return {
         "no plugin": ([], lambda: None),
-        "a plugin that does nothing": ([_Deaf()], lambda: None),
+        "a plugin that does nothing": ([_EmptyPlugin()], lambda: None),
         "prometheus": ([PrometheusMetrics(registry=registry)], lambda: list(registry.collect())),
         "opentelemetry": ([OpenTelemetryMetrics(meter_provider=MeterProvider([reader]))], reader.get_metrics_data),
     }
@@ -74,20 +78,20 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=300)
     options = parser.parse_args()
     print(f"{'':22}{'plugin':28}{'µs added, median':>18}{'quartiles':>18}{'collected, µs':>16}")
-    made: dict[str, tuple[dict[str, Callable[[], object]], Callable[[], object]]] = {}
+    limiters: dict[str, tuple[dict[str, Callable[[], object]], Callable[[], object]]] = {}
     for name, (plugins, collect) in _plugins().items():
         clock = FakeClock()
-        made[name] = _ways(Limiter(MemoryStore(clock_us=clock), plugins=plugins), clock), collect
-    for case in made["no plugin"][0]:
-        asks = {name: (ways[case], collect) for name, (ways, collect) in made.items()}
-        rounds: dict[str, list[float]] = {name: [] for name in asks}
-        collected: dict[str, list[float]] = {name: [] for name in asks}
+        limiters[name] = _ways(Limiter(MemoryStore(clock_us=clock), plugins=plugins), clock), collect
+    for case in limiters["no plugin"][0]:
+        calls = {name: (ways[case], collect) for name, (ways, collect) in limiters.items()}
+        rounds: dict[str, list[float]] = {name: [] for name in calls}
+        collected: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(options.rounds):
-            for name in random.sample(list(asks), len(asks)):
-                ask, collect = asks[name]
+            for name in random.sample(list(calls), len(calls)):
+                decide, collect = calls[name]
                 began = time.thread_time()
                 for _ in range(options.calls):
-                    ask()
+                    decide()
                 ended = time.thread_time()
                 collect()
                 rounds[name].append((ended - began) / options.calls * 1e6)

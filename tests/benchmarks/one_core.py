@@ -1,10 +1,10 @@
 """
-How many decisions a second one core of Redis carries at most: ours, and those of peers that decide in one round trip.
+The maximum of decisions a second on one core of Redis: throttlekit, and peers that decide in one round trip.
 
     python tests/benchmarks/one_core.py [--quick] [--rounds 9] [--calls 4000] [--only TEXT]
 
-What each sends for one allowed decision is sent again and again, a hundred commands at a time, so that the server does
-nothing but decide. Decisions are told by second of the server's CPU: other programs on the machine take none of it.
+The commands of one allowed decision of each library are repeated, in batches of 100, so that the server does nothing
+but decide. The result is decisions per second of the server's CPU, so that other programs on the machine do not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redis.connection import Connection
 from support.reports.command import parser_of
 from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
-from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Ask, Contender
+from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Contender, Decide
 
 AT_ONCE = 100
 OPEN = (1_000_000, 1)
@@ -35,8 +35,8 @@ _NOTES = """\
 * Those that take more than one round trip are left out: what they send depends on the answers."""
 
 
-def sent_by(ask: Ask) -> list[bytes]:
-    """The commands that *ask* sends, each trip by itself."""
+def sent_by(decide: Decide) -> list[bytes]:
+    """The commands that *decide* sends, one item per round trip."""
     trips: list[bytes] = []
     send: Any = Connection.send_packed_command
 
@@ -46,14 +46,14 @@ def sent_by(ask: Ask) -> list[bytes]:
 
     Connection.send_packed_command = record  # type: ignore[method-assign]
     try:
-        ask()
+        decide()
     finally:
         Connection.send_packed_command = send  # type: ignore[method-assign]
     return trips
 
 
 def commands_in(trip: bytes) -> int:
-    """How many commands stand in *trip*."""
+    """The number of commands in *trip*."""
     count, rest = 0, trip
     while rest:
         head, rest = rest.split(b"\r\n", 1)
@@ -65,7 +65,7 @@ def commands_in(trip: bytes) -> int:
 
 
 class Core:
-    """One server, and a connection that sends it what each contender would."""
+    """One server, and a connection per contender that sends the contender's commands."""
 
     def __init__(self, url: str, contenders: list[Contender]) -> None:
         self._server: Any = redis.Redis.from_url(url)
@@ -73,10 +73,10 @@ class Core:
         self._trips: dict[Contender, tuple[bytes, int, Any]] = {}
         for database, each in enumerate(contenders, start=1):
             try:
-                ask = each.make(f"{url}/{database}")("one", *OPEN)
-                ask()
-                trips = sent_by(ask)
-            except Exception as error:  # whatever a peer does ends nothing
+                decide = each.make(f"{url}/{database}")("one", *OPEN)
+                decide()
+                trips = sent_by(decide)
+            except Exception as error:  # an error of a peer does not end the benchmark
                 print(each.name, type(error).__name__, sep=": ", file=sys.stderr, flush=True)
                 continue
             if len(trips) == 1:
@@ -85,7 +85,7 @@ class Core:
                 self._trips[each], self.took[each] = (trips[0], commands_in(trips[0]), connection), []
 
     def round(self, calls: int) -> None:
-        """Let the server decide *calls* times for each, in random order."""
+        """Have the server decide *calls* times for each contender, in random order."""
         for each in random.sample(list(self._trips), len(self._trips)):
             trip, commands, connection = self._trips[each]
             before = self._used()
@@ -96,8 +96,8 @@ class Core:
             self.took[each].append((self._used() - before) / calls)
 
     def _used(self) -> float:
-        told = self._server.info("cpu")
-        return float(told["used_cpu_user"] + told["used_cpu_sys"])
+        cpu = self._server.info("cpu")
+        return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
 
 
 def rows(took: dict[Contender, list[float]]) -> Iterator[list[str]]:
@@ -106,12 +106,12 @@ def rows(took: dict[Contender, list[float]]) -> Iterator[list[str]]:
         version = "" if "throttlekit" in each.name else f" ({version_of(each.package) or 'none'})"
         rates = [1 / seconds for seconds in found]
         low, _, high = statistics.quantiles(rates, n=4)
-        told = f"{statistics.median(rates):,.0f} [{low:,.0f} … {high:,.0f}]"
-        yield [each.name + version, told, spread(ratios(floor, found)), spread(ratios(base, found))]
+        rate = f"{statistics.median(rates):,.0f} [{low:,.0f} … {high:,.0f}]"
+        yield [each.name + version, rate, spread(ratios(floor, found)), spread(ratios(base, found))]
 
 
-def told(took: dict[Contender, list[float]]) -> Iterator[Promise]:
-    """Ours, and the best of the peers."""
+def reported(took: dict[Contender, list[float]]) -> Iterator[Promise]:
+    """The rates of throttlekit, and of the fastest peer."""
     rates = {each: statistics.median(1 / seconds for seconds in found) for each, found in took.items()}
     peers = {each.name: rate for each, rate in rates.items() if each.package not in ("redis", "throttlekit-jobs")}
     best = max(peers, key=peers.__getitem__) if peers else ""
@@ -141,7 +141,7 @@ def main() -> int:
             core.round(options.calls)
         version = redis.Redis.from_url(url).info("server")["redis_version"]
     head = f"{about('redis', servers=[f'Redis {version}'])}\n{options.rounds} rounds of {options.calls} decisions."
-    return print_results("one_core", head, [table(_TITLES, rows(core.took)), _NOTES], told(core.took))
+    return print_results("one_core", head, [table(_TITLES, rows(core.took)), _NOTES], reported(core.took))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """
-A million random operations by eight processes on one server that is disturbed: does every bound hold?
+A million random operations by eight processes on one server with injected faults: is every bound kept?
 
     python tests/benchmarks/operations.py [--operations 1000000] [--processes 8] [--seed 1]
 
-Requests (of one to three limits of all algorithms, with and without a job), returns of jobs that were denied, peeks and
-settles, while scripts are flushed, connections killed, and the server is hung for up to 0.6 s. Each grant is
-written down with the instant at which the server charged it, and judged by `support.faults.histories`, which shares
-no code with the limits. Exits with 1 if a bound is broken.
+Requests (of one to three limits of all algorithms, with and without a job), returns of denied jobs, peeks and settles,
+while scripts are flushed, connections are killed, and the server hangs for up to 0.6 s. Each grant is recorded with the
+instant at which the server charged it, and checked by `support.faults.histories`, which shares no code with the limits.
+Exits with 1 if a bound is broken.
 """
 
 from __future__ import annotations

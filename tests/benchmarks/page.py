@@ -1,12 +1,12 @@
 """
-What benchmarks print, as a page of docs/results: written by a command, never by hand.
+Write the output of benchmarks to a page of docs/results; such a page is never edited by hand.
 
     python tests/benchmarks/page.py docs/results/concurrency.md "Results: concurrency, and a 429" \\
         "dramatiq_concurrency.py --broker redis" rq_concurrency.py
 
-Runs each command, shows what it prints, and writes all of it to the page: Markdown as it is, all else as text. The
-promises that the commands print (`support.reports.tables.promises`) are gathered in one table at the top. Exits with
-1 if one of them does not end with 0; the page says which.
+Runs each command, prints its output, and writes the output to the page: Markdown as it is, other output as text. The
+promises that the commands print (`support.reports.tables.promises`) are collected in one table at the top. Exits with 1
+if a command exits with another code than 0; the page names that command.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PACKAGES = ("dramatiq", "rq", "celery", "redis")
 
 
 def printed(command: str) -> tuple[str, int]:
-    """What the benchmark that *command* names prints, and its exit code."""
+    """The output of the benchmark that *command* names, and its exit code."""
     script, *options = shlex.split(command)
     process = subprocess.Popen(
         [sys.executable, str(_HERE / script), *options],
@@ -43,8 +43,8 @@ def printed(command: str) -> tuple[str, int]:
     return "\n".join(lines).strip(), process.wait()
 
 
-def gathered(text: str) -> tuple[str, list[list[str]]]:
-    """*text* without its tables of promises, and their rows."""
+def collected(text: str) -> tuple[str, list[list[str]]]:
+    """*text* without its tables of promises, and the rows of these tables."""
     head, ruler = table(PROMISES, []).splitlines()
     kept: list[str] = []
     rows: list[list[str]] = []
@@ -58,8 +58,8 @@ def gathered(text: str) -> tuple[str, list[list[str]]]:
     return "\n".join(kept).strip(), rows
 
 
-def shown(text: str) -> str:
-    """Markdown if there is a table of it, else text as it stands."""
+def formatted(text: str) -> str:
+    """*text* unchanged if it contains a Markdown table, else as a block of plain text."""
     return text if "\n| :-- |" in text else f"```text\n{text}\n```"
 
 
@@ -82,9 +82,9 @@ def main() -> int:
         text, code = printed(command)
         failed |= code != 0
         ended = "" if code == 0 else f"\n\nIt ended with exit code {code}."
-        text, rows = gathered(text)
+        text, rows = collected(text)
         promised += rows
-        parts.append(f"## `python tests/benchmarks/{command}`\n\n{shown(text)}{ended}")
+        parts.append(f"## `python tests/benchmarks/{command}`\n\n{formatted(text)}{ended}")
     if promised:
         parts.insert(2, table(PROMISES, promised))
     options.page.write_text("\n\n".join(parts) + "\n", "utf-8")

@@ -1,13 +1,12 @@
 """
-One decision each, of ours and of every peer, beside redis-py's INCR of the same round: latency, trips, CPU, memory.
+One decision of throttlekit and of every peer, compared with redis-py's INCR: latency, round trips, CPU, memory.
 
     python tests/benchmarks/peers.py [--quick] [--rounds 15] [--calls 300] [--tenants 1000000] [--only TEXT] [--hiredis]
 
-In each round all of them ask, in a new random order, on one server: so many calls that are allowed, so many that are
-denied, for one tenant; then one call for each of so many tenants, on a server that holds --tenants other keys.
-Memory is `used_memory` of an otherwise empty server, after one call for each of --sample tenants of 100 an hour.
-Takes some 4 minutes, --quick some seconds. Exits with 1 if one of ours needs more than it promises; --quick judges
-round trips alone.
+In each round all libraries decide, in a new random order, on one server: --calls calls that are allowed, and as many
+that are denied, for one tenant; then one call for each of as many tenants, on a server that holds --tenants other keys.
+Memory is `used_memory` of an otherwise empty server, after one call for each of --sample tenants of 100 an hour. Takes
+about 4 minutes, --quick some seconds. Exits with 1 if throttlekit breaks a promise; --quick judges only round trips.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 HIREDIS = "--hiredis" in sys.argv
-if __name__ == "__main__" and not HIREDIS:  # redis-py reads and packs with it wherever it is installed
+if __name__ == "__main__" and not HIREDIS:  # redis-py reads and packs with hiredis wherever it is installed
     sys.modules["hiredis"] = None  # type: ignore[assignment]
 
 import redis
@@ -33,7 +32,7 @@ import redis
 from support.reports.command import parser_of
 from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
-from support.throughput.contenders import BASE, CONTENDERS, EMPTY_SCRIPT, FLOOR, PLACE, SET, Ask, Bind, Contender
+from support.throughput.contenders import BASE, CONTENDERS, EMPTY_SCRIPT, FLOOR, PLACE, SET, Bind, Contender, Decide
 
 OPEN, SHUT, SOME = (1_000_000, 1), (1, 3600), (100, 3600)
 KINDS = ("allowed", "denied", "tenants")
@@ -56,7 +55,7 @@ _NOTES = """\
 
 @dataclass
 class Figures:
-    """Of one contender; a list holds one value a round. `fault`: why there are none."""
+    """The figures of one contender; a list has one value per round. `fault`: why there are no figures."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     cpu: list[float] = field(default_factory=list[float])
@@ -66,10 +65,10 @@ class Figures:
 
 
 class WrongAnswer(Exception):
-    """What was asked for was not what is measured."""
+    """A call had another result than the benchmark measures."""
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, WrongAnswer) else type(error).__name__
 
 
@@ -80,22 +79,22 @@ class Arena:
         self.figures = {each: Figures() for each in contenders}
         self._server: Any = redis.Redis.from_url(url)
         self._binds: dict[Contender, Bind] = {}
-        self._asks: dict[tuple[Contender, str], Ask] = {}
+        self._decisions: dict[tuple[Contender, str], Decide] = {}
         self._numbers = iter(range(10**9))
         for database, each in enumerate(contenders, start=1):
             try:
                 self._enter(each, each.make(f"{url}/{database}"))
             except ImportError:
                 self._fault(each, f"not installed: pip install {each.package}")
-            except Exception as error:  # whatever a peer does is a row, and ends nothing
-                self._fault(each, f"fails: {_told(error)}")
+            except Exception as error:  # an error of a peer is a row, and does not end the benchmark
+                self._fault(each, f"fails: {_reason(error)}")
 
     def _enter(self, each: Contender, bind: Bind) -> None:
-        self._asks[each, "allowed"] = allowed = bind("one", *OPEN)
+        self._decisions[each, "allowed"] = allowed = bind("one", *OPEN)
         if not all(allowed() for _ in range(3)):
             raise WrongAnswer("it denies what it should allow")
         if each.denies:
-            self._asks[each, "denied"] = denied = bind("shut", *SHUT)
+            self._decisions[each, "denied"] = denied = bind("shut", *SHUT)
             if not denied() or denied():
                 raise WrongAnswer("it allows what it should deny")
         self._binds[each] = bind
@@ -106,25 +105,25 @@ class Arena:
         print(each.name, why, sep=": ", file=sys.stderr, flush=True)
 
     def round(self, kind: str, calls: int) -> None:
-        """Let all of them ask *calls* times, in random order."""
+        """Measure *calls* decisions of each contender, in random order."""
         for each in random.sample(list(self._binds), len(self._binds)):
             if kind == "denied" and not each.denies:
                 continue
             try:
-                self._ask(each, kind, calls)
+                self._measure(each, kind, calls)
             except Exception as error:
-                self._fault(each, f"fails ({kind}): {_told(error)}")
+                self._fault(each, f"fails ({kind}): {_reason(error)}")
 
-    def _ask(self, each: Contender, kind: str, calls: int) -> None:
+    def _measure(self, each: Contender, kind: str, calls: int) -> None:
         if kind == "tenants":
-            asks = [self._binds[each](f"tenant:{next(self._numbers):09}", *OPEN) for _ in range(calls)]
+            decisions = [self._binds[each](f"tenant:{next(self._numbers):09}", *OPEN) for _ in range(calls)]
         else:
-            asks = [self._asks[each, kind]] * calls
+            decisions = [self._decisions[each, kind]] * calls
         before, began = self._used(), time.perf_counter()
-        answers = [ask() for ask in asks]
+        answers = [decide() for decide in decisions]
         took, after = time.perf_counter() - began, self._used()
         wrong = answers.count(kind == "denied")
-        if wrong > (calls // 100 if kind == "denied" else 0):  # the shortest of the windows is over now and then
+        if wrong > (calls // 100 if kind == "denied" else 0):  # the shortest window may end during the calls
             raise WrongAnswer(f"{answers.count(True)} of {calls} calls were allowed")
         figures = self.figures[each]
         figures.seconds[kind].append(took / calls)
@@ -133,12 +132,12 @@ class Arena:
             figures.trips.append((after[1] - before[1] - 1) / calls)
 
     def _used(self) -> tuple[float, int]:
-        """CPU seconds of the server, and how often it has read from a connection, this question included."""
-        told = self._server.info("everything")
-        return told["used_cpu_user"] + told["used_cpu_sys"], told["total_reads_processed"]
+        """CPU seconds of the server, and the number of its reads from connections, including this INFO."""
+        info = self._server.info("everything")
+        return info["used_cpu_user"] + info["used_cpu_sys"], info["total_reads_processed"]
 
     def fill(self, keys: int) -> None:
-        """Put *keys* integers with a time to live beside whatever is there."""
+        """Add *keys* integers with a time to live to the server."""
         for start in range(0, keys, 5000):
             pipeline = self._server.pipeline(transaction=False)
             for number in range(start, min(start + 5000, keys)):
@@ -146,7 +145,7 @@ class Arena:
             pipeline.execute()
 
     def weigh(self, tenants: int) -> None:
-        """What each keeps of a tenant that asked once."""
+        """Measure the memory of each contender for a tenant with one call."""
         for each, bind in self._binds.items():
             if each.memory:
                 self._server.flushall()
@@ -159,9 +158,9 @@ class Arena:
         self._server.flushall()
 
     def _held(self) -> int:
-        """Bytes of `used_memory`, without the buffers of connections, which come and go."""
-        told = self._server.info("memory")
-        return int(told["used_memory"] - told["mem_clients_normal"])
+        """Bytes of `used_memory`, without the buffers of connections, which vary."""
+        memory = self._server.info("memory")
+        return int(memory["used_memory"] - memory["mem_clients_normal"])
 
     def close(self) -> None:
         self._server.close()
@@ -181,12 +180,14 @@ def rows(figures: dict[Contender, Figures], base: Figures) -> Iterator[list[str]
 
 
 def base_of(base: Figures, kind: str) -> list[float]:
-    """A denial is measured with the same INCR as a grant: there is no other."""
+    """
+    The INCRs with which calls of *kind* are compared: a denial uses those of a grant, because INCR denies nothing.
+    """
     return base.seconds["allowed" if kind == "denied" else kind]
 
 
 def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = True) -> Iterator[Promise]:
-    """What is promised of ours, and the best of the others beside it. *times*: False: these are not judged."""
+    """The promises of throttlekit, and the fastest peer. *times*: False: times are reported, and not judged."""
     allowed = {
         each: ratios(found.seconds["allowed"], base.seconds["allowed"])
         for each, found in figures.items()

@@ -1,9 +1,9 @@
 """
-What token leases are worth: decisions a second of one process, and the server's CPU, beside direct calls.
+The gain of token leases: decisions a second of one process, and the server's CPU, compared with direct calls.
 
     python tests/benchmarks/prefetch.py [--rounds 15]
 
-Every figure is a ratio from one run on one fresh server, of interleaved rounds in random order. The limits never bind.
+Every figure is a ratio from one run on one new server, of interleaved rounds in random order. The limits never bind.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from throttlekit import Job, Limiter, TokenBucket
 
 _TITLES = ("a job asks", "decisions a second, × direct", "server CPU", "client CPU", "calls a job")
 DIRECT = "direct, one call a job"
-ENOUGH = 20_000  # decisions of a round, and a tenth where each asks the store
+ENOUGH = 20_000  # decisions of a round; a tenth of them where each is a request to the store
 
 
 @dataclass
 class Kind:
-    """One way to ask, and what it cost a decision, by round."""
+    """One kind of request, and its cost per decision, by round."""
 
     limit: TokenBucket
     job: Job | None = None
@@ -74,19 +74,23 @@ def measure(limiter: Limiter, server: Any, kind: Kind) -> None:
 
 
 def rows(found: dict[str, Kind]) -> Iterator[tuple[str, ...]]:
-    """Speed by the direct calls of the same round; the server's time is told in steps too coarse for one round."""
+    """
+    Speed as a multiple of the direct calls of the same round. The server's time is over all rounds, because its
+    resolution is too coarse for one round.
+    """
     base = found[DIRECT]
-    for told, kind in found.items():
+    for name, kind in found.items():
         server, client = sum(base.server) / max(sum(kind.server), 1e-9), sum(base.client) / sum(kind.client)
         yield (
-            told, spread(ratios(base.wall, kind.wall), 1), f"1/{server:.1f}", f"1/{client:.1f}",
+            name, spread(ratios(base.wall, kind.wall), 1), f"1/{server:.1f}", f"1/{client:.1f}",
             f"{statistics.median(kind.calls):.3f}",
         )  # fmt: skip
 
 
 def judged(found: dict[str, Kind]) -> Iterator[Promise]:
     base, fifty = found[DIRECT], found["`prefetch=50`"]
-    for tokens, least in ((50, 20), (200, 40)):  # of 50, one in 50 is a round trip, so 50 × is the most there can be
+    # With leases of 50, one decision in 50 is a round trip: 50 × is the maximum.
+    for tokens, least in ((50, 20), (200, 40)):
         faster = ratios(base.wall, found[f"`prefetch={tokens}`"].wall)
         kept = statistics.median(faster) >= least
         yield Promise(f"decisions a second with leases of {tokens}, × direct", spread(faster, 1), f">= {least}", kept)

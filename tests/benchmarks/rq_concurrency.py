@@ -1,13 +1,13 @@
 """
-Jobs under a concurrency limit, and an angry partner, on real `rq worker` processes: stock ones and ours.
+Jobs under a concurrency limit, and a partner that answers 429, on real `rq worker` processes: stock and throttlekit's.
 
     python tests/benchmarks/rq_concurrency.py [--quick] [--only TEXT]
 
-20-500-20: the bodies of the thirds take 20, 500 and 20 ms. No limit: as many slots as workers, which shows what the
-machine itself gives. A slot is held from the grant on, so what a worker does between grant and body (a fork: some
-20 ms) is not used. The full run takes about 5 minutes, --quick about 2. Exits with 1 if more bodies ran at once than
-the limit says, if a job was lost or ran twice, if a killed worker's slots did not come free within the lease + 1 s, or
-if a job called during a pause. The other figures are printed, and not judged.
+20-500-20: the bodies of the thirds take 20, 500 and 20 ms. No limit: as many slots as workers, which shows the capacity
+of the machine. A slot is held from the grant on, so the time between grant and body (a fork: some 20 ms) does not count
+as used. The full run takes about 5 minutes, --quick about 2. Exits with 1 if more bodies ran at once than the limit
+allows, if a job was lost or ran twice, if a killed worker's slots were not free within the lease + 1 s, or if a job
+called during a pause. The other figures are printed, and not judged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_429(where: Servers, row: Row) -> None:
     with RqSlotting(Slots(rate="50/s", burst=50, kinds=(OURS_SIMPLE,) * 8), where.redis_base) as slotting:
         slotting.start()
         send_calls(slotting, 500, from_call=150)
-        # Besides those that had begun there are those that were granted and had not.
+        # Jobs that were granted but had not begun count as well as those that had begun.
         measure_429(row, slotting, 500, rate=50, threads=8, beyond=8)
 
 

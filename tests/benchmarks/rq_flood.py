@@ -1,10 +1,10 @@
 """
-A backlog under a limit, on real `rq worker` processes: stock ones, ours, and what one would write without throttlekit.
+A backlog under a limit, on real `rq worker` processes: stock, throttlekit's, and a naive job without throttlekit.
 
     python tests/benchmarks/rq_flood.py [--quick] [--only TEXT] [--json FILE] [--markdown FILE]
 
-2 workers. The full run takes about 10 minutes, --quick about 2. Below the table: what a denial costs where it is
-decided before the fork, and in the work-horse. Exits with 1 if throttlekit breaks a promise; the promises are in
+2 workers. The full run takes about 10 minutes, --quick about 2. Below the table: the cost of a denial that is decided
+before the fork, and of one in the work-horse. Exits with 1 if throttlekit breaks a promise; the promises are in
 `Row.broken`, and in `cost_of_denials`.
 """
 
@@ -54,7 +54,7 @@ def rows(quick: bool) -> Iterator[Row]:
     yield Row(f"ours {jobs} 10/s burst 10", _flood("10/s", 10, jobs, OURS))
     flood = RqFlood(limits=(tight,), jobs=jobs, give_up=90)
     yield Row(f"ours tight {jobs} 10/s burst 1", flood, least_use=LEAST_USE_TIGHT, most_deliveries=None)
-    # In a small flood the second that RQ's scheduler is late at its beginning weighs too much.
+    # In a small flood, the first second, in which RQ's scheduler is late, weighs too much.
     least = None if quick else LEAST_USE_STOCK
     for jobs in (60,) if quick else (120, 600):
         yield Row(f"stock {jobs} 10/s burst 10", _flood("10/s", 10, jobs, STOCK), least_use=least)
@@ -75,7 +75,7 @@ def _flood(rate: str, burst: int, jobs: int, kind: str) -> RqFlood:
 
 
 def cost_of_denials(report: Report, where: Servers, quick: bool) -> None:
-    """What a denial costs one worker before the fork, and in the work-horse: seconds of its time."""
+    """The cost of a denial for one worker before the fork, and in the work-horse, in seconds of its time."""
     jobs = {OURS: 400 if quick else 4000, STOCK: 40 if quick else 400}
     cost = {kind: _cost_of_denial(where, kind, count) for kind, count in jobs.items()}
     share = cost[OURS] / cost[STOCK]

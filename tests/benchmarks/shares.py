@@ -1,14 +1,14 @@
 """
-One limit that tenants share, on real workers of every framework: who gets how much of it, and how soon.
+One limit that tenants share, on real workers of every framework: the share of each tenant, and the waits of its jobs.
 
     python tests/benchmarks/shares.py [--quick] [--only TEXT] [--workers TEXT] [--results FILE] [--write docs]
 
-Each row is one limit, a backlog, and jobs that come while it drains; what is measured begins once the backlog stands in
-line. The limit is 50/s with a burst of 10 (Zipf: 100/s, 20, where the workers bear it), and for stock RQ workers, which
-get in line no faster than some 50 jobs a second, 20/s with a burst of 20 and a fifth of the backlog. Two worker
-processes, on servers of their own. Exits with 1 if a promise is broken: of use, counts, order and the bound. Waits are
-printed, and not judged. Takes an hour; --quick takes a few seconds a row, and judges the bound only. --write makes
-docs/results/shares.md and docs/shares.svg, of all rows that --results has gathered.
+Each row is one limit, a backlog, and jobs that arrive while the backlog drains; the measurement begins once the backlog
+is on the waitlist. The limit is 50/s with a burst of 10 (Zipf: 100/s, 20, if the workers can keep up), and for stock RQ
+workers, which add at most some 50 jobs a second to the waitlist, 20/s with a burst of 20 and a fifth of the backlog.
+Two worker processes, on servers of their own. Exits with 1 if a promise is broken: of use, counts, order and the bound.
+Waits are printed, and not judged. Takes an hour; --quick takes a few seconds a row, and judges only the bound. --write
+writes docs/results/shares.md and docs/shares.svg, from all rows that --results has collected.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from support.reports.shares import EACH, Figure, beside, by_workers, write
 from support.reports.tables import about
 from throttlekit import Control
 
-LIGHT, COME = 10, 18
+LIGHT_TENANTS, NEW_TENANTS = 10, 18
 WEIGHTS = {"a": 1.0, "b": 5.0, "c": 25.0}
 PRIORITIES = {"high": 2.0, "low": 1.0}
 
 
 class Size(NamedTuple):
     """
-    How much of everything: the limit's rate, also when raised, and what the workers bear for minutes; the share of the
-    backlogs, and of the seconds.
+    The size of a row: the limit's rate, normal and raised; the rate that the workers can keep up for minutes; the
+    factors of the backlogs and of the seconds.
     """
 
     rate: int = 50
     burst: int = 10
     raised: int = 200
-    borne: int = 100
+    sustained: int = 100
     jobs: float = 1.0
     time: float = 1.0
 
     @property
     def doubled(self) -> Size:
-        """At twice the rate, if the workers bear it."""
-        rate = min(2 * self.rate, self.borne)
+        """The size at twice the rate, if the workers can keep up."""
+        rate = min(2 * self.rate, self.sustained)
         return self._replace(rate=rate, burst=self.burst * rate // self.rate)
 
     def backlog(self, tenant: str, jobs: float) -> list[str]:
@@ -67,9 +67,9 @@ def at_most(what: str, value: float, bar: float, digits: int = 2) -> Figure:
     return Figure(what, f"{value:.{digits}f}", f"<= {bar}", value <= bar)
 
 
-def waited(what: str, waits: Sequence[float], asked: str) -> Figure:
-    """Times are told: they are the machine's too."""
-    return Figure(what, f"{percentile(waits, 0.5):.3f} / {percentile(waits, 0.99):.3f}", asked)
+def waited(what: str, waits: Sequence[float], required: str) -> Figure:
+    """Waits are reported, and not judged: they also depend on the machine."""
+    return Figure(what, f"{percentile(waits, 0.5):.3f} / {percentile(waits, 0.99):.3f}", required)
 
 
 def ordered(found: Happened, tenant: str) -> Figure:
@@ -82,7 +82,7 @@ def heavy(size: Size) -> Plan:
     return Plan(size.backlog("heavy", 10_000), [(k / 10, f"light {k % 10}") for k in range(int(10 * seconds))], seconds)
 
 
-def of_heavy(found: Happened, size: Size) -> Iterator[Figure]:
+def heavy_figures(found: Happened, size: Size) -> Iterator[Figure]:
     yield waited("a light job waits, s, p50 / p99", found.waits("light"), "0.1 / 0.3")
     yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
     yield at_most("asks a job", found.asks, 2.7)
@@ -90,22 +90,22 @@ def of_heavy(found: Happened, size: Size) -> Iterator[Figure]:
 
 
 def zipf_window(size: Size) -> float:
-    """Seconds in which each of the heaviest gets some five or six jobs."""
+    """The seconds in which each of the heaviest tenants gets five or six jobs."""
     return 1000 / size.rate
 
 
 def zipf(size: Size) -> Plan:
-    """The backlog is what 40 s of them leave where each tenant gets as much as the others, and some less."""
+    """The backlog that 40 s of arrivals leave if all tenants get the same service."""
     draw, seconds, before = random.Random(1), 4 * zipf_window(size) * size.time, 40 * size.jobs
     who = partial(draw.choices, [f"t{n}" for n in range(1000)], [1 / (n + 1) for n in range(1000)])
-    fair, asked = round(size.rate * before / 240), Counter(who(k=round(2 * size.rate * before)))
-    backlog = [tenant for tenant, jobs in asked.items() for _ in range(jobs - fair)]
+    fair, arrived = round(size.rate * before / 240), Counter(who(k=round(2 * size.rate * before)))
+    backlog = [tenant for tenant, jobs in arrived.items() for _ in range(jobs - fair)]
     draw.shuffle(backlog)
     coming = [(k / (2 * size.rate), tenant) for k, tenant in enumerate(who(k=int(2 * size.rate * seconds)))]
     return Plan(backlog, coming, seconds)
 
 
-def of_zipf(found: Happened, size: Size) -> Iterator[Figure]:
+def zipf_figures(found: Happened, size: Size) -> Iterator[Figure]:
     index = found.jain([f"t{n}" for n in range(8)], zipf_window(size))
     yield at_least("Jain's index of the 8 heaviest, over 10 s", index, 0.99)
     yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
@@ -119,21 +119,23 @@ def weights(size: Size) -> Plan:
     return Plan(backlog, (), seconds)
 
 
-def of_weights(found: Happened, size: Size) -> Iterator[Figure]:
+def weights_figures(found: Happened, size: Size) -> Iterator[Figure]:
     got = found.service(0, found.seconds)
     ratios = [got[name] / max(1, sum(got.values())) * sum(WEIGHTS.values()) / w for name, w in WEIGHTS.items()]
     yield at_most("service by 1 : 5 : 25, off by, %", 100 * max(abs(ratio - 1) for ratio in ratios), 3)
     yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
 
 
-def going(size: Size) -> Plan:
-    """Two tenants are there; eighteen more come after a quarter of the time, with a part of a second's worth each."""
+def arrivals(size: Size) -> Plan:
+    """
+    Two tenants always wait; eighteen more arrive after a quarter of the time, each with jobs for a part of a second.
+    """
     seconds, each = 40 * size.time, max(1, round(0.02 * size.rate * 12 * size.time))
     backlog = [tenant for _ in range(round(size.rate * (seconds + 8) / 2)) for tenant in ("a", "b")]
-    return Plan(backlog, [(seconds / 4, f"new {n}") for _ in range(each) for n in range(COME)], seconds)
+    return Plan(backlog, [(seconds / 4, f"new {n}") for _ in range(each) for n in range(NEW_TENANTS)], seconds)
 
 
-def of_going(found: Happened, size: Size) -> Iterator[Figure]:
+def arrivals_figures(found: Happened, size: Size) -> Iterator[Figure]:
     names = sorted({tenant for tenant in found.tenants.values() if tenant.startswith("new")})
     came = found.seconds / 4
     both = [at for at, job in found.starts if found.tenants[job].startswith("new")]
@@ -148,12 +150,12 @@ def strict(size: Size) -> Plan:
     return Plan(size.backlog("low", 10_000), [(k / 5, "high") for k in range(int(5 * seconds))], seconds)
 
 
-def of_strict(found: Happened, size: Size) -> Iterator[Figure]:
+def strict_figures(found: Happened, size: Size) -> Iterator[Figure]:
     yield waited("a job of the high class waits, s, p50 / p99", found.waits("high"), "- / 0.3")
     yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
 
 
-def faster(size: Size) -> Plan:
+def rate_changes(size: Size) -> Plan:
     seconds = 30 * size.time
 
     def to(rate: int) -> Callable[[Control], object]:
@@ -165,7 +167,7 @@ def faster(size: Size) -> Plan:
     return Plan(size.backlog("one", jobs), (), seconds, acts)
 
 
-def of_faster(found: Happened, size: Size) -> Iterator[Figure]:
+def rate_figures(found: Happened, size: Size) -> Iterator[Figure]:
     for what, rate, changed in (("× 10", size.raised, 1 / 3), ("÷ 10", size.raised // 10, 2 / 3)):
         begin = found.seconds * changed + 1
         use = found.use(rate, begin, begin + found.seconds / 3 - 1.5)
@@ -173,13 +175,13 @@ def of_faster(found: Happened, size: Size) -> Iterator[Figure]:
     yield ordered(found, "one")
 
 
-def paused(size: Size) -> Plan:
+def pause_of_limit(size: Size) -> Plan:
     pause = 10 * size.time
     acts = [(pause / 2, lambda control: control.pause("partner", duration=pause))]
     return Plan(size.backlog("one", 4000), (), 2.5 * pause, acts)
 
 
-def of_paused(found: Happened, size: Size) -> Iterator[Figure]:
+def pause_figures(found: Happened, size: Size) -> Iterator[Figure]:
     pause = found.seconds / 2.5
     resumed = next((at for at, _ in found.starts if at > pause * 1.5 - 0.2), found.seconds) - pause * 1.5
     yield Figure("a pause: the first job starts after its end, s", f"{resumed:.2f}", "<= 2")
@@ -188,29 +190,29 @@ def of_paused(found: Happened, size: Size) -> Iterator[Figure]:
     yield ordered(found, "one")
 
 
-def alone(jobs: int, size: Size) -> Plan:
+def one_tenant(jobs: int, size: Size) -> Plan:
     return Plan(size.backlog("one", jobs), (), None)
 
 
-def dying(size: Size) -> Plan:
-    """Two tenants, each with workers of its own; those of one are killed."""
+def killed_workers(size: Size) -> Plan:
+    """Two tenants, each with workers of its own; the workers of one are killed."""
     seconds = 30 * size.time
     backlog = ["dies", "lives"] * round(size.rate * seconds)
     return Plan(backlog, (), seconds, own="dies", struck=seconds / 3)
 
 
-def purged(size: Size) -> Plan:
-    """All of 5 000 that wait are deleted, and more come than may run."""
+def deleted_jobs(size: Size) -> Plan:
+    """All 5 000 waiting jobs are deleted, and more jobs arrive than may run."""
     seconds = 30 * size.time
     coming = [seconds / 3 + k / (1.5 * size.rate) for k in range(round(size.rate * seconds))]
     return Plan(size.backlog("one", 5000), [(at, "new") for at in coming], seconds, struck=seconds / 3)
 
 
-def of_struck(found: Happened, size: Size) -> Iterator[Figure]:
+def fault_figures(found: Happened, size: Size) -> Iterator[Figure]:
     yield at_least("use from 1 s after, on", found.use(size.rate, found.struck + 1, found.seconds), 0.95)
 
 
-def of_alone(found: Happened, size: Size) -> Iterator[Figure]:
+def tenant_figures(found: Happened, size: Size) -> Iterator[Figure]:
     span = found.grants[-1] - found.grants[0]
     yield at_least("use", (len(found.grants) - size.burst) / size.rate / span if span else 0, 0.99)
     denied = float("nan") if found.denied is None else found.denied
@@ -220,7 +222,7 @@ def of_alone(found: Happened, size: Size) -> Iterator[Figure]:
 
 
 class Row(NamedTuple):
-    """What is to happen, what is measured of it, and what the limit has besides; *doubled*: at twice the rate."""
+    """The plan, the figures that are measured, and further options of the limit; *doubled*: at twice the rate."""
 
     plan: Callable[[Size], Plan]
     figures: Callable[[Happened, Size], Iterator[Figure]]
@@ -230,28 +232,28 @@ class Row(NamedTuple):
     doubled: bool = False
 
 
-TENANTS = ("heavy", *(f"light {n}" for n in range(LIGHT)))
+TENANTS = ("heavy", *(f"light {n}" for n in range(LIGHT_TENANTS)))
 ROWS = {
-    "heavy and ten light": Row(heavy, of_heavy),
-    "1 000 by Zipf": Row(zipf, of_zipf, doubled=True),
-    "weights 1 : 5 : 25": Row(weights, of_weights, {"weights": WEIGHTS}),
-    "coming and going": Row(going, of_going),
-    "strict priority": Row(strict, of_strict, {"weights": PRIORITIES, "strict": True}),
-    "rate × 10, ÷ 10": Row(faster, of_faster),
-    "a pause": Row(paused, of_paused),
-    "a tenant's workers die": Row(dying, of_struck),
-    "5 000 deleted": Row(purged, of_struck, {"share": None}),
-    "one tenant, 400": Row(partial(alone, 400), of_alone),
-    "one tenant, 4 000": Row(partial(alone, 4000), of_alone),
+    "heavy and ten light": Row(heavy, heavy_figures),
+    "1 000 by Zipf": Row(zipf, zipf_figures, doubled=True),
+    "weights 1 : 5 : 25": Row(weights, weights_figures, {"weights": WEIGHTS}),
+    "coming and going": Row(arrivals, arrivals_figures),
+    "strict priority": Row(strict, strict_figures, {"weights": PRIORITIES, "strict": True}),
+    "rate × 10, ÷ 10": Row(rate_changes, rate_figures),
+    "a pause": Row(pause_of_limit, pause_figures),
+    "a tenant's workers die": Row(killed_workers, fault_figures),
+    "5 000 deleted": Row(deleted_jobs, fault_figures, {"share": None}),
+    "one tenant, 400": Row(partial(one_tenant, 400), tenant_figures),
+    "one tenant, 4 000": Row(partial(one_tenant, 4000), tenant_figures),
 }
-BESIDE = {
-    "first come, first served": Row(heavy, of_heavy, {"share": None}, only="Dramatiq, Redis"),
-    "a cap for each tenant": Row(heavy, of_heavy, {"share": None, "key": "{account}", "per": f"{len(TENANTS)}s"},
+OTHERS = {
+    "first come, first served": Row(heavy, heavy_figures, {"share": None}, only="Dramatiq, Redis"),
+    "a cap for each tenant": Row(heavy, heavy_figures, {"share": None, "key": "{account}", "per": f"{len(TENANTS)}s"},
                                  only="Dramatiq, Redis"),
-    "a queue for each tenant": Row(heavy, of_heavy, {"share": None}, {"mode": "blocking", "queues": TENANTS},
+    "a queue for each tenant": Row(heavy, heavy_figures, {"share": None}, {"mode": "blocking", "queues": TENANTS},
                                    only="Celery, RabbitMQ"),
-    "a round robin of one's own": Row(heavy, of_heavy, {"share": None}, {"mode": "none"}, only="Dramatiq, Redis"),
-    "`share=`": Row(heavy, of_heavy, only="Dramatiq, Redis"),
+    "a round robin of one's own": Row(heavy, heavy_figures, {"share": None}, {"mode": "none"}, only="Dramatiq, Redis"),
+    "`share=`": Row(heavy, heavy_figures, only="Dramatiq, Redis"),
 }  # fmt: skip
 
 PANELS = {
@@ -288,13 +290,13 @@ def size_of(workers: str, scale: float, quick: bool) -> Size:
     jobs, time = (0.03, 0.15) if quick else (scale, scale)
     if workers == STOCK:
         return Size(20, 20, 20, 20, jobs / 5, time)
-    return Size(borne=50 if workers in ("RQ, ours", WOKEN) else 100, jobs=jobs, time=time)
+    return Size(sustained=50 if workers in ("RQ, ours", WOKEN) else 100, jobs=jobs, time=time)
 
 
 def measure(row: Row, workers: str, size: Size) -> tuple[Happened, list[Figure]]:
-    given: dict[str, Any] = {"share": "{account}", "per": "s", **row.limit}
+    options_of_limit: dict[str, Any] = {"share": "{account}", "per": "s", **row.limit}
     size = size.doubled if row.doubled else size
-    limit = FloodLimit("partner", f"{size.rate}/{given.pop('per')}", size.burst, **given)
+    limit = FloodLimit("partner", f"{size.rate}/{options_of_limit.pop('per')}", size.burst, **options_of_limit)
     found = happen(row.plan(size), workers, limit, **row.options)
     figures = list(row.figures(found, size))
     if found.beyond_us is not None and limit.key is None:
@@ -306,38 +308,38 @@ def main() -> int:
     parser = parser_of(__doc__, quick="a few seconds a row: is it all there?", only="rows whose name holds this text")
     parser.add_argument("--scale", type=float, default=1.0, help="times the backlogs and the seconds (%(default)s)")
     parser.add_argument("--workers", default="", help="workers whose name holds this text")
-    parser.add_argument("--results", type=Path, help="a file that gathers the rows of several runs")
+    parser.add_argument("--results", type=Path, help="a file that collects the rows of several runs")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages of the docs there")
     options = parser.parse_args()
     keep: Path | None = options.results
-    gathered: dict[str, Any] = {"rows": {}, "beside": {}, "service": {}}
+    collected: dict[str, Any] = {"rows": {}, "beside": {}, "service": {}}
     if keep is not None and keep.exists():
-        gathered = json.loads(keep.read_text("utf-8"))
+        collected = json.loads(keep.read_text("utf-8"))
     broken = False
-    for part, rows in (("rows", ROWS), ("beside", BESIDE)):
+    for part, rows in (("rows", ROWS), ("beside", OTHERS)):
         for name, row in rows.items():
             for workers in (each for each in WORKERS if options.workers in each and row.only in ("", each)):
                 if options.only not in name:
                     continue
                 found, figures = measure(row, workers, size_of(workers, options.scale, options.quick))
-                told = "; ".join(f"{each.what}: {each.measured}" for each in figures)
-                print(f"{name}, {workers}: {told}", file=sys.stderr, flush=True)
+                measured = "; ".join(f"{each.what}: {each.measured}" for each in figures)
+                print(f"{name}, {workers}: {measured}", file=sys.stderr, flush=True)
                 judged = [each for each in figures if each.what == "the bound" or not options.quick]
                 broken |= part == "rows" and any(each.kept is False for each in judged)
-                gathered[part].setdefault(name, {})[workers] = figures
+                collected[part].setdefault(name, {})[workers] = figures
                 if (name, workers) in PANELS:
-                    gathered["service"][PANELS[name, workers]] = found.service_each(EACH)
+                    collected["service"][PANELS[name, workers]] = found.service_each(EACH)
                 if keep is not None:
-                    keep.write_text(json.dumps(gathered), "utf-8")
+                    keep.write_text(json.dumps(collected), "utf-8")
     shown, others = (
-        {name: {kind: [Figure(*each) for each in of] for kind, of in gathered[part][name].items()} for name in rows
-         if name in gathered[part]}
-        for part, rows in (("rows", ROWS), ("beside", BESIDE))
+        {name: {kind: [Figure(*each) for each in of] for kind, of in collected[part][name].items()} for name in rows
+         if name in collected[part]}
+        for part, rows in (("rows", ROWS), ("beside", OTHERS))
     )  # fmt: skip
     parts = by_workers(shown, list(WORKERS)), NOTES, beside(others)
     print(about("dramatiq", "celery", "rq", "redis"), *parts, sep="\n\n")
     if options.write:
-        panels = {title: gathered["service"][title] for title in PANELS.values() if title in gathered["service"]}
+        panels = {title: collected["service"][title] for title in PANELS.values() if title in collected["service"]}
         write(options.write, shown, others, list(WORKERS), panels, Size().rate, NOTES)
     return int(broken)
 

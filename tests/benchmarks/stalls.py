@@ -1,10 +1,10 @@
 """
-What requests that meet a stall of the server take, and for how long: the table of docs/guarantees.md.
+The units and slots that requests during a stall of the server take, and for how long: the table of docs/guarantees.md.
 
     python tests/benchmarks/stalls.py [--write docs/guarantees.md]
 
-A Redis stands still for 0.3, 0.6 and 2 s, by SIGSTOP, while ten processes' limiters ask once each. Prints a table; with
---write, it takes the place of the table in that page. Exits with 1 if more is lost than guaranteed. Takes a minute.
+A Redis is stopped for 0.3, 0.6 and 2 s, by SIGSTOP, while the limiters of ten processes request once each. Prints a
+table; with --write, it replaces the table in that page. Exits with 1 if more is lost than guaranteed. Takes a minute.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page whose table is replaced")
     page: Path | None = parser.parse_args().write
-    logging.getLogger("throttlekit").addHandler(logging.NullHandler())  # each limiter warns of each stall
+    logging.getLogger("throttlekit").addHandler(logging.NullHandler())  # each limiter logs a warning for each stall
     server = RedisProcess()
     server.start()
     try:

@@ -1,9 +1,9 @@
 """
-What a limit costs the server: memory per tenant, and CPU per decision, by algorithm. Prints two tables.
+The cost of a limit for the server: memory per tenant, and CPU per decision, by algorithm. Prints two tables.
 
     python tests/benchmarks/store_costs.py [--tenants 200000] [--into docs/store.md]
 
-Every figure is from one run on one fresh server. CPU is told as a ratio of medians of interleaved rounds.
+Every figure is from one run on one new server. CPU is a ratio of medians of interleaved rounds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ONE_OF_EACH: list[Limit] = [
 
 
 class Recorder(Listed):
-    """Tells the command of a decision, and sends nothing."""
+    """Returns the command of a decision, and sends nothing."""
 
     def command(self, limits: Sequence[Limit], tenant: str, cost: int = 1) -> tuple[Any, ...]:
         claims = []
@@ -86,10 +86,10 @@ def memory_table(client: Any, recorder: Recorder, tenants: int) -> Iterator[str]
     def integer(pipeline: Any, number: int) -> None:
         pipeline.set(name(number), 1_795_169_879_209_974, px=600_000)
 
-    def asked(limit: Limit, cost: int = 1) -> Callable[[Any, int], None]:
+    def requested(limit: Limit, cost: int = 1) -> Callable[[Any, int], None]:
         return lambda pipeline, number: pipeline.execute_command(*recorder.command([limit], tenant(number), cost))
 
-    def held(limit: Limit, holders: int) -> Callable[[Any, int], None]:
+    def holding(limit: Limit, holders: int) -> Callable[[Any, int], None]:
         def write(pipeline: Any, number: int) -> None:
             for _ in range(holders):
                 pipeline.execute_command(*recorder.command([limit], tenant(number)))
@@ -97,35 +97,35 @@ def memory_table(client: Any, recorder: Recorder, tenants: int) -> Iterator[str]
         return write
 
     hundred = SlidingLog("partner-api", "100/d")
-    few = max(1, tenants // 50)  # and all of a day: none expires while the others are written
+    few = max(1, tenants // 50)  # the limits are per day, so that none expires while the others are written
     rows: list[tuple[str, Callable[[Any, int], None], int]] = [
         ("one integer string with a time to live, the same key", integer, tenants),
-        ("`TokenBucket`", asked(TokenBucket("partner-api", "100/d", burst=20)), tenants),
-        ("`LeakyBucket`", asked(LeakyBucket("partner-api", "100/d")), tenants),
-        ("`FixedWindow`", asked(FixedWindow("partner-api", "100/d")), tenants),
-        ("`SlidingWindow`", asked(SlidingWindow("partner-api", "100/d")), tenants),
-        ("`SlidingLog`, 1 unit used of 100", asked(hundred), tenants),
-        ("`SlidingLog`, 100 units used of 100 (packed)", asked(hundred, 100), few),
-        ("`Concurrency`, 1 slot held, by a job with an id of 36 characters", held(Concurrency("db", 8), 1), few),
-        ("`Concurrency`, 8 slots held", held(Concurrency("db", 8), 8), few),
-        ("`Concurrency`, 100 slots held", held(Concurrency("db", 100), 100), few),
-        ("`TokenBucket`, and 100 jobs that wait", held(TokenBucket("partner-api", "1/d"), 101), few),
+        ("`TokenBucket`", requested(TokenBucket("partner-api", "100/d", burst=20)), tenants),
+        ("`LeakyBucket`", requested(LeakyBucket("partner-api", "100/d")), tenants),
+        ("`FixedWindow`", requested(FixedWindow("partner-api", "100/d")), tenants),
+        ("`SlidingWindow`", requested(SlidingWindow("partner-api", "100/d")), tenants),
+        ("`SlidingLog`, 1 unit used of 100", requested(hundred), tenants),
+        ("`SlidingLog`, 100 units used of 100 (packed)", requested(hundred, 100), few),
+        ("`Concurrency`, 1 slot held, by a job with an id of 36 characters", holding(Concurrency("db", 8), 1), few),
+        ("`Concurrency`, 8 slots held", holding(Concurrency("db", 8), 8), few),
+        ("`Concurrency`, 100 slots held", holding(Concurrency("db", 100), 100), few),
+        ("`TokenBucket`, and 100 jobs that wait", holding(TokenBucket("partner-api", "1/d"), 101), few),
     ]
     counted = f"{tenants} keys; {few} of the logs of 100 and of the slots"
     yield f"| state of one key | bytes of `used_memory` ({counted}) |"
     yield "|---|---|"
-    for told, write, count in rows:
-        yield f"| {told} | {memory_of(client, write, count):.0f} |"
+    for label, write, count in rows:
+        yield f"| {label} | {memory_of(client, write, count):.0f} |"
     client.flushall()
 
 
 def slow_down(url: str, limit: Limit, tenant: str) -> None:
-    """*limit* falls, for a day, and passes again when this returns."""
+    """Slow *limit* down for a day, and wait until it grants again."""
     assert limit.adapt is not None
     with contextlib.closing(RedisStore(url)) as store:
         claim = StoreClaim(bucket_name(limit.name, tenant, limit.fingerprint), limit.bind(1, 0))
         store.slow([Slowing(claim, limit.adapt.refusal(limit.amount, limit.period_us, None))])
-        wait_until(lambda: store.decide([claim], WITHOUT_JOB).allowed, description="the limit passes again")
+        wait_until(lambda: store.decide([claim], WITHOUT_JOB).allowed, description="the limit grants again")
 
 
 def cpu_table(client: Any, recorder: Recorder, url: str) -> Iterator[str]:
@@ -151,31 +151,31 @@ def cpu_table(client: Any, recorder: Recorder, url: str) -> Iterator[str]:
         "five limits of five algorithms": ONE_OF_EACH,
     }
     slow_down(url, slowed, "k")
-    commands = {told: [recorder.command(limits, "k") for _ in range(CALLS)] for told, limits in kinds.items()}
+    commands = {label: [recorder.command(limits, "k") for _ in range(CALLS)] for label, limits in kinds.items()}
     for text in recorder.texts:
         client.script_load(text)
-    spent: dict[str, list[float]] = {told: [] for told in kinds}
+    spent: dict[str, list[float]] = {label: [] for label in kinds}
     for _ in range(ROUNDS):
-        for told, those in commands.items():
+        for label, commands_of_label in commands.items():
             pipeline = client.pipeline(transaction=False)
-            for command in those:
+            for command in commands_of_label:
                 pipeline.execute_command(*command)
             before = client.info("cpu")
             pipeline.execute()
             after = client.info("cpu")
-            spent[told].append(sum(after[kind] - before[kind] for kind in ("used_cpu_user", "used_cpu_sys")))
+            spent[label].append(sum(after[kind] - before[kind] for kind in ("used_cpu_user", "used_cpu_sys")))
     base = statistics.median(spent["one `TokenBucket`"])
     yield "| a decision on | server CPU, ratio of medians | least and most |"
     yield "|---|---|---|"
-    for told, seconds in spent.items():
+    for label, seconds in spent.items():
         ratios = [each / base for each in seconds]
-        yield f"| {told} | {statistics.median(ratios):.2f} | {min(ratios):.2f} … {max(ratios):.2f} |"
+        yield f"| {label} | {statistics.median(ratios):.2f} | {min(ratios):.2f} … {max(ratios):.2f} |"
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--tenants", type=int, default=200_000)
-    parser.add_argument("--into", type=Path, help="replace what stands between the file's two marks")
+    parser.add_argument("--into", type=Path, help="replace the text between the two marks of the file")
     options = parser.parse_args()
     with redis_server() as url:
         client = redis.Redis.from_url(url)

@@ -1,11 +1,11 @@
 """
-How long one decision takes at a stated load: the median, and what 1 in 100 and 1 in 1 000 decisions exceed.
+The duration of one decision at a stated load: the median, and the times that 1 in 100 and 1 in 1 000 decisions exceed.
 
     python tests/benchmarks/tails.py [--quick] [--rounds 5] [--seconds 4] [--loads 1000 10000] [--only TEXT]
 
-Eight processes on one server decide so many times a second in all, each at instants of its own that it chose before. A
-decision that begins late, because the one before it took long, counts from the instant at which it should have begun.
-In each round each contender has its turn at each load, in random order. Takes some 4 minutes.
+Eight processes on one server make the decisions of a load together, each at random instants of its own. A decision that
+begins late, because the previous one took long, counts from the instant at which it should have begun. In each round
+each contender runs at each load, in random order. Takes about 4 minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import redis
 from support.reports.command import parser_of
 from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
-from support.throughput.contenders import BASE, CONTENDERS, Ask
+from support.throughput.contenders import BASE, CONTENDERS, Decide
 
 PROCESSES = 8
 OPEN = (1_000_000, 1)
@@ -51,43 +51,45 @@ _NOTES = """\
   half. Where the processes share few cores, most of it is waiting for a core, which INCR waits for as well."""
 
 
-def decide(ask: Ask, rate: float, seconds: float, begin: float) -> tuple[list[float], float]:
-    """Ask *rate* times a second from *begin* on. Returns how many seconds each decision took, and how many all did."""
+def decide(call: Decide, rate: float, seconds: float, begin: float) -> tuple[list[float], float]:
+    """
+    Decide *rate* times a second from *begin* on. Returns the seconds of each decision, and of all of them together.
+    """
     took: list[float] = []
     at, end = begin + random.random() / rate, begin + seconds
     while at < end:
         left = at - time.time()
         if left > 0:
             time.sleep(left)
-            began = time.time()  # what the timer is late is no part of the decision
+            began = time.time()  # the delay of the timer is not part of the decision
         else:
             began = at
-        ask()
+        call()
         took.append(time.time() - began)
         at += random.uniform(0.5, 1.5) / rate
     return took, time.time() - begin
 
 
 def serve(url: str, orders: Connection) -> None:
-    """In a process of its own: decide as often as it is told, until there are no more orders."""
-    asks: dict[str, Ask] = {}
+    """In a process of its own: decide at the rate of each order, until there are no more orders."""
+    calls: dict[str, Decide] = {}
     for name, rate, seconds, begin in iter(orders.recv, None):
-        if name not in asks:
+        if name not in calls:
             number, contender = next((i, each) for i, each in enumerate(CONTENDERS, start=1) if each.name == name)
-            asks[name] = contender.make(f"{url}/{number}")("one", *OPEN)
-        asks[name]()
-        orders.send(decide(asks[name], rate, seconds, begin))
+            calls[name] = contender.make(f"{url}/{number}")("one", *OPEN)
+        calls[name]()
+        orders.send(decide(calls[name], rate, seconds, begin))
 
 
 def run(processes: Sequence[Connection], name: str, load: int, seconds: float) -> dict[str, float]:
-    """The parts of one run, in seconds, and the part of the load that was reached."""
+    """The percentiles of one run, in seconds, and the share of the load that was reached."""
     begin = time.time() + _SOON
     for each in processes:
         each.send((name, load / PROCESSES, seconds, begin))
-    told: list[tuple[list[float], float]] = [each.recv() for each in processes]
-    took = sorted(one for each, _ in told for one in each)
+    results: list[tuple[list[float], float]] = [each.recv() for each in processes]
+    took = sorted(one for each, _ in results for one in each)
     found = {part: took[min(len(took) - 1, int(of * len(took)))] for part, of in PARTS.items()}
-    return found | {REACHED: min(1.0, seconds / max(lasted for _, lasted in told))}
+    return found | {REACHED: min(1.0, seconds / max(lasted for _, lasted in results))}
 
 
 Found = dict[tuple[str, int], list[dict[str, float]]]
@@ -105,7 +107,7 @@ def rows(found: Found) -> Iterator[list[str]]:
 
 
 def judged(found: Found, loads: Sequence[int]) -> Iterator[Promise]:
-    """Ours beside INCR, and the best peer."""
+    """The percentiles of throttlekit and of peers, as multiples of INCR."""
     for load in loads:
         for name in (OURS, *(name for name in CHOSEN if name.startswith("limits"))):
             if (name, load) in found:
@@ -141,7 +143,7 @@ def main() -> int:
             stack.callback(worker.join, 10)
             stack.callback(here.send, None)
             ends.append(here)
-        for name in chosen:  # each process connects, and loads what it needs
+        for name in chosen:  # each process connects, and loads its libraries and scripts
             run(ends, name, 100 * PROCESSES, 0.1)
         for _ in range(options.rounds):
             for name, load in random.sample([*found], len(found)):

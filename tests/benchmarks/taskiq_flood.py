@@ -1,5 +1,5 @@
 """
-A backlog under a limit, on real brokers and real `taskiq worker` processes: ours, and what else there is, in one run.
+A backlog under a limit, on real brokers and real `taskiq worker` processes: throttlekit and alternatives, in one run.
 
     python tests/benchmarks/taskiq_flood.py [--quick] [--broker redis|rabbitmq|both] [--only TEXT] [--json FILE]
 
@@ -51,8 +51,8 @@ def main() -> int:
     packages = ("taskiq", "taskiq-redis", "taskiq-aio-pika", "redis")
     report = Report(options, title, _FOOTNOTES, packages, "Results: taskiq")
     for where in each_broker(options):
-        for row, told, found in report.run(rows(where.kind, options.quick), where):
-            each = denials(told) / row.flood.jobs
+        for row, result, found in report.run(rows(where.kind, options.quick), where):
+            each = denials(result) / row.flood.jobs
             report.add(where.kind, row, found)
             if row.ours:
                 too_many = f", more than {MOST_DEFERRALS}" if each > MOST_DEFERRALS else ""

@@ -1,12 +1,13 @@
 """
-SIGKILL of every worker process, six times during a flood: what is lost, and what runs twice?
+SIGKILL of every worker process, six times during a flood: which jobs are lost, and which run twice?
 
     python tests/benchmarks/taskiq_kills.py [--broker redis|rabbitmq|both] [--seeds 1]
 
-The same kills for throttlekit and for taskiq alone with the same body, with jobs sent at the limit's own pace. On Redis
-the broker is a stream, which gives back what a dead worker had after 5 s, and not after ten minutes. Exits with 1 if
-throttlekit loses a job or breaks the bound; where it begins more jobs twice than taskiq alone, it says so. One schedule
-is a small sample: take several seeds. A list of Redis has no acknowledgements: it loses what a killed worker holds.
+The same kills for throttlekit and for taskiq alone with the same body, with jobs sent at the limit's rate. On Redis the
+broker is a stream, which redelivers the messages of a dead worker after 5 s instead of ten minutes. Exits with 1 if
+throttlekit loses a job or breaks the bound; where it begins more jobs twice than taskiq alone, it reports that. One
+schedule is a small sample: take several seeds. A list of Redis has no acknowledgements: the jobs of a killed worker are
+lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic: a yardstick that is never wrong in our favour."""
+"""The arithmetic of the benchmarks: their figures are not wrong in favour of throttlekit."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from throttlekit._core.algorithms.gcra import GcraAlgorithm, Tat
 
 
 def _every_window_us(times: list[int], burst: int, interval: int) -> int:
-    """The definition, word for word: every window from one instant to another."""
+    """The definition of the bound: every window from one instant to another."""
     return max(
         (j - i + 1 - burst) * interval - (times[j] - times[i]) for i in range(len(times)) for j in range(i, len(times))
     )
 
 
 @pytest.mark.parametrize("burst", [1, 3, 10])
-def test_worst_window_is_that_of_all_windows(burst: int) -> None:
-    """The one pass over the instants finds what trying each window finds."""
+def test_worst_window_is_the_worst_of_all_windows(burst: int) -> None:
+    """One pass over the instants finds the same worst window as a check of each window."""
     chance = random.Random(burst)
     for _ in range(50):
         times = sorted(chance.randrange(1_000_000) for _ in range(40))
         assert bursts_beyond_us(times, burst, 20_000) == _every_window_us(times, burst, 20_000)
 
 
-def test_bound_is_met_exactly_and_broken_by_a_microsecond() -> None:
-    """A burst and then one a interval is at the bound; one of them a microsecond sooner is beyond it by that."""
+def test_bound_is_kept_exactly_and_broken_by_a_microsecond() -> None:
+    """A burst and then one grant per interval is at the bound; one grant a microsecond earlier exceeds it by that."""
     times = [0] * 10 + [20_000 * n for n in range(1, 50)]
     assert bursts_beyond_us(times, 10, 20_000) == 0
     times[30] -= 1
     assert bursts_beyond_us(times, 10, 20_000) == 1
 
 
-def test_most_within_leaves_out_what_is_a_whole_window_away() -> None:
-    """Two starts exactly one window apart are not in one window."""
+def test_most_within_excludes_a_start_one_window_later() -> None:
+    """Two starts that are exactly one window apart are not in the same window."""
     assert most_within([0, 999_999, 1_000_000], 1_000_000) == 2
 
 
 @pytest.mark.parametrize(("order", "share"), [([1, 2, 3, 4], 0), ([4, 3, 2, 1], 1), ([2, 1, 3, 4], 1 / 6), ([], 0)])
-def test_inversions_are_shares_of_all_pairs(order: list[int], share: float) -> None:
-    """0 is first in, first out; 1 is last in, first out."""
+def test_inversions_are_a_share_of_all_pairs(order: list[int], share: float) -> None:
+    """0 means first in, first out; 1 means last in, first out."""
     assert inversions(order) == pytest.approx(share)
 
 
-def test_a_charge_that_no_grant_explains_is_found() -> None:
-    """A replay of the grants agrees with the store's states, until somebody charges without a grant."""
+def test_charge_without_a_grant_is_found() -> None:
+    """A replay of the grants agrees with the store's states, unless a unit was charged without a grant."""
     charge, grants = GcraAlgorithm(20_000, 180_000, 200_000, 20_000, 1), []
     tat: Tat | None = None
     for now in range(1_000_000, 1_200_000, 10_000):
@@ -70,13 +70,13 @@ def test_a_charge_that_no_grant_explains_is_found() -> None:
     ("order", "found"),
     [([], (0, 0)), ([0, 1, 2, 3], (0, 0)), ([3, 0, 1, 2], (0.75, 3)), ([1, 0, 2, 9], (0.25, 6))],
 )
-def test_what_is_overtaken_began_after_a_later_one(order: list[int], found: tuple[float, int]) -> None:
-    """The share of them, and the worst distance of a place from the number."""
+def test_lateness_counts_jobs_that_began_after_a_later_job(order: list[int], found: tuple[float, int]) -> None:
+    """The result is the share of overtaken jobs, and the greatest distance of a job from its place."""
     assert lateness(order) == found
 
 
-def test_a_limit_is_fully_used_from_the_instant_that_enough_follow() -> None:
-    """What came before it does not count, and what has not come yet is not known."""
+def test_limit_is_full_from_the_instant_that_enough_starts_follow() -> None:
+    """Earlier starts do not count, and a window that has not ended is unknown."""
     times = [1.0, 8.0, *(10 + n / 10 for n in range(50))]
     assert full_from(times, 5.0, units=20, seconds=2.0) == 10.0
     assert full_from(times, 10.05, units=20, seconds=2.0) == 10.05

@@ -1,4 +1,4 @@
-"""What the benchmarks say of a record: they find what is broken, and nothing else."""
+"""The judgements of the benchmarks: they report exactly the promises that a record breaks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAN = Plan(campaigns=2, calls=100, account=1.0)  # 16 and 17 in two seconds, a
 
 
 def _smooth(plan: Plan) -> Record:
-    """Each campaign is granted a call at each of its intervals, and so has the account."""
+    """A record in which each campaign is granted a call at each of its intervals, all charged to the account."""
     grants: dict[str, list[int]] = {"account": []}
     for name, amount in plan.amounts.items():
         if name != "account":
@@ -29,22 +29,22 @@ def _smooth(plan: Plan) -> Record:
     return Record(grants=grants, starts=starts, done=plan.campaigns * plan.calls)
 
 
-def test_a_record_that_keeps_everything_is_not_blamed() -> None:
-    """Nothing is broken, lost, twice or out of order, and the limits are used."""
+def test_record_that_keeps_all_promises_has_no_faults() -> None:
+    """No limit is broken, no call is lost, begun twice or out of order, and the limits are used."""
     found = judge(_PLAN, _smooth(_PLAN))
     assert found.broken == {}
     assert (found.lost, found.twice, found.displaced, found.inverted) == (0, 0, 0, 0)
     assert found.use == pytest.approx(1, abs=0.02)
     assert found.account_use == pytest.approx(1, abs=0.02)
-    assert found.campaign_use == {}  # none of them was what was short
+    assert found.campaign_use == {}  # no campaign's own limit was binding
     ample = replace(_PLAN, account=2.0)
     found = judge(ample, _smooth(ample))
     assert found.account_use is None
     assert list(found.campaign_use.values()) == pytest.approx([1, 1], abs=0.02)
 
 
-def test_a_limit_that_was_broken_once_is_named() -> None:
-    """As many more grants of one campaign as its burst, at one instant, break its bound and the account's."""
+def test_limit_that_was_broken_once_is_named() -> None:
+    """Additional grants of one campaign at one instant, as many as its burst, break its bound; so for the account."""
     record = _smooth(_PLAN)
     record.grants["campaign-01"].extend([5_000_000] * 5)
     assert set(judge(_PLAN, record).broken) == {"campaign-01"}
@@ -52,16 +52,16 @@ def test_a_limit_that_was_broken_once_is_named() -> None:
     assert set(judge(_PLAN, record).broken) == {"account", "campaign-01"}
 
 
-def test_units_that_nobody_used_are_missed() -> None:
-    """Where every tenth grant is missing, nine tenths were used."""
+def test_missing_grants_reduce_the_use() -> None:
+    """Without every tenth grant, the use is nine tenths."""
     record = _smooth(_PLAN)
     thinned = {name: [at for n, at in enumerate(sorted(times)) if n % 10] for name, times in record.grants.items()}
     found = judge(_PLAN, replace(record, grants=thinned))
     assert found.use == pytest.approx(0.9, abs=0.03)
 
 
-def test_calls_that_are_lost_doubled_or_out_of_order_are_counted() -> None:
-    """By the bodies that began, and by those that ended."""
+def test_lost_duplicate_and_misordered_calls_are_counted() -> None:
+    """The counts are of the bodies that began and of those that ended."""
     record = _smooth(_PLAN)
     order = [*range(1, _PLAN.calls), 0, 5]
     found = judge(_PLAN, replace(record, starts={**record.starts, "campaign-00": order}, done=_PLAN.calls))
@@ -85,8 +85,8 @@ _COST = Cost(
         ({"lost": 1}, [False, True, True]),
     ],
 )
-def test_a_backlog_is_judged_by_its_bound_its_use_and_its_cost(last: dict[str, float], kept: list[bool]) -> None:
-    """The longest backlog's cost is held to the shorter ones'."""
+def test_backlog_is_judged_by_bound_use_and_cost(last: dict[str, float], kept: list[bool]) -> None:
+    """The cost of the longest backlog is compared with the cost of the shorter ones."""
     found = {100: _COST, 1000: _COST, 10_000: replace(_COST, **last)}
     assert [each.kept for each in backlog.judged("dramatiq", found)] == kept
 
@@ -110,8 +110,8 @@ _FOUND = Found(
         ({"twice_before": 1}, [True, True, False, None]),
     ],
 )
-def test_waiting_jobs_are_judged_by_the_bound_and_by_their_count(change: dict[str, Any], kept: list[bool]) -> None:
-    """What a SIGKILL leads to twice is printed, and what was not in time is a dash."""
+def test_waiting_jobs_are_judged_by_bound_and_count(change: dict[str, Any], kept: list[bool]) -> None:
+    """Bodies that run twice after a SIGKILL are printed but not judged; a time that was not reached is a dash."""
     found = replace(_FOUND, **change)
     assert [each.kept for each in waiting_jobs.judged("Dramatiq, Redis, 10", found)] == kept
     assert "-, 1.00" in waiting_jobs.row("Dramatiq, Redis, 10", asdict(found))
@@ -128,8 +128,8 @@ def test_waiting_jobs_are_judged_by_the_bound_and_by_their_count(change: dict[st
         ("RQ, ThrottledSimpleWorker", 24_001.0, False),
     ],
 )
-def test_a_framework_is_judged_by_its_own_budget(name: str, with_limit: float, kept: bool) -> None:
-    """What is bound by polling by its share, some by what an INCR costs there, all else by the time of a job."""
+def test_framework_is_judged_by_its_own_budget(name: str, with_limit: float, kept: bool) -> None:
+    """Polling frameworks are judged by the share, some by the cost of an INCR, the others by the time of a job."""
     took = {variant: [Timing(with_limit if variant == "limit" else 20_000.0)] * 3 for variant in VARIANTS}
     assert [each.kept for each in throughput.judged(name, throughput.SETUPS[name], took)] == [kept]
 
@@ -137,27 +137,27 @@ def test_a_framework_is_judged_by_its_own_budget(name: str, with_limit: float, k
 @pytest.mark.parametrize(
     ("seconds", "trips", "kept"), [(1.0, 1.0, [True, True]), (1.1, 1.0, [False, True]), (0.9, 2.0, [True, False])]
 )
-def test_a_decision_is_judged_by_its_latency_and_its_trips(seconds: float, trips: float, kept: list[bool]) -> None:
-    """Beside the INCR of the same round."""
+def test_decision_is_judged_by_latency_and_round_trips(seconds: float, trips: float, kept: list[bool]) -> None:
+    """The latency is compared with the INCR of the same round."""
     base, ours = (next(each for each in CONTENDERS if each.name == name) for name in (peers.BASE, peers.OURS))
     figures: dict[Any, peers.Figures] = {base: peers.Figures(trips=[1.0]), ours: peers.Figures(trips=[trips])}
     figures[base].seconds["allowed"], figures[ours].seconds["allowed"] = [1.0, 2.0], [seconds, 2 * seconds]
     assert [each.kept for each in peers.judged(figures, figures[base])] == kept
 
 
-def test_a_page_gathers_what_its_commands_promise() -> None:
-    """The promises leave the command's own text, empty cells and all."""
+def test_page_collects_the_promises_of_its_commands() -> None:
+    """The promises, including their empty cells, are removed from the output of the command."""
     shown = [Promise("what", "1", "<= 2", True), Promise("the other", "3", "", None)]
     other = table(["a", "b"], [["1", "2"]])
-    text, rows = page.gathered(f"Told.\n\n{other}\n\n{promises('peers', shown)}\n\nMore.")
-    assert text == f"Told.\n\n{other}\n\n\nMore."
+    text, rows = page.collected(f"Text.\n\n{other}\n\n{promises('peers', shown)}\n\nMore.")
+    assert text == f"Text.\n\n{other}\n\n\nMore."
     assert rows == [["peers", "what", "1", "<= 2", "yes"], ["peers", "the other", "3", "", "-"]]
-    assert page.shown(text) == text
-    assert page.shown("plain") == "```text\nplain\n```"
+    assert page.formatted(text) == text
+    assert page.formatted("plain") == "```text\nplain\n```"
 
 
-def test_a_spread_is_the_middle_half_of_rounds() -> None:
-    """Each round is compared with its own base."""
+def test_spread_is_the_middle_half_of_the_rounds() -> None:
+    """Each round is compared with the base of the same round."""
     assert ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
     assert spread([1.0, 2.0, 3.0, 4.0, 100.0]) == "3.00 [2.00 … 4.00]"
     assert spread([1.0]) == "1.00"

@@ -1,4 +1,4 @@
-"""Benchmarks of `docs/results` run to their end in their quick form, and print their tables and promises."""
+"""The quick forms of the benchmarks of `docs/results` complete, and print their tables and promises."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _HERE = Path(__file__).parent
 
 
 def run_script(script: str, *options: str) -> str:
-    """What the benchmark prints. It breaks no promise that is judged in its quick form: of bounds, losses and trips."""
+    """
+    The output of the benchmark. Its quick form judges the promises about bounds, losses and round trips, and must keep
+    them.
+    """
     command = [sys.executable, str(_HERE / script), "--quick", *options]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 _ONE_DECISION = ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]
@@ -41,8 +44,8 @@ _ONE_DECISION = ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]
     ],
     ids=lambda value: value[0].removesuffix(".py"),
 )
-def test_it_prints_rows_and_promises(command: Sequence[str], rows: Sequence[str]) -> None:
-    """Each row of a small run, and a table of promises under the script's name."""
+def test_benchmark_prints_rows_and_promises(command: Sequence[str], rows: Sequence[str]) -> None:
+    """The output has each row of a small run, and a table of promises with the script's name."""
     text = run_script(*command)
     for row in (*rows, f"{command[0].removesuffix('.py')} |"):
         assert f"\n| {row}" in text
@@ -57,15 +60,15 @@ def test_it_prints_rows_and_promises(command: Sequence[str], rows: Sequence[str]
     ids=lambda value: value[0].removesuffix(".py"),
 )
 def test_views_are_timed(command: Sequence[str], rows: Sequence[str]) -> None:
-    """What `top` and the web page cost over some keys, in every view."""
+    """The benchmarks of `top` and the web page print the cost of every view."""
     text = run_script(*command)
     for row in rows:
         assert f"\n| {row}" in text
 
 
 @pytest.mark.workers
-def test_hidden_limits_are_measured_and_gathered(tmp_path: Path) -> None:
-    """Rows are run, on workers and on callers without a framework, and the page of the docs is written of them."""
+def test_hidden_limits_are_measured_and_collected(tmp_path: Path) -> None:
+    """Rows run on workers and on callers without a framework, and the page of the docs is written from them."""
     for way in ("adapt=`, Dramatiq", "AIMD"):
         run_script(
             *("adapt.py", "--only", "token bucket", "--way", way),
@@ -78,8 +81,8 @@ def test_hidden_limits_are_measured_and_gathered(tmp_path: Path) -> None:
 
 
 @pytest.mark.workers
-def test_shares_are_measured_and_gathered(tmp_path: Path) -> None:
-    """A row is run, its table is printed, and the page of the docs is written of it."""
+def test_shares_are_measured_and_collected(tmp_path: Path) -> None:
+    """A row runs, its table is printed, and the page of the docs is written from it."""
     text = run_script("shares.py", "--only", "share=", "--results", str(tmp_path / "rows"), "--write", str(tmp_path))
     row = "\n| `share=` | Dramatiq, Redis | "
     assert row in text

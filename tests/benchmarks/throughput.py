@@ -1,12 +1,12 @@
 """
-Jobs a second of each framework with and without throttlekit, at a limit that never binds: what does a job pay?
+Jobs a second of each framework with and without throttlekit, under a limit that never binds: the overhead of a job.
 
     python tests/benchmarks/throughput.py [--quick] [--rounds 5] [--jobs 1.0] [--only TEXT]
 
 Jobs that do nothing, sent before one worker starts (Dramatiq: 1 process of 4 threads; Celery: a pool of 2; taskiq: 100
 places), timed by Redis from the end of the first tenth to the last. In each round every variant runs once, in random
-order, and is compared with the run of the same round that knows no throttlekit. Takes about 8 minutes, --quick half of
-one. Exits with 1 if the median of a framework is beyond its budget; --quick measures too little to be judged.
+order, and is compared with the run of the same round without throttlekit. Takes about 8 minutes, --quick half a minute.
+Exits with 1 if the median of a framework exceeds its budget; --quick measures too little to be judged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOTES = """\
 
 
 def measure(bench: Bench, setup: Setup, rounds: int, jobs: int) -> dict[str, list[Timing]]:
-    """What a job took, of each variant in each round."""
+    """The time of a job, for each variant in each round."""
     took: dict[str, list[Timing]] = defaultdict(list)
     for _ in range(rounds):
         for variant in random.sample(VARIANTS, len(VARIANTS)):
@@ -73,21 +73,21 @@ def _extra_cpu(took: Mapping[str, Sequence[Timing]], variant: str) -> str:
 
 
 def judged(name: str, setup: Setup, took: Mapping[str, Sequence[Timing]], *, times: bool = True) -> Iterator[Promise]:
-    """What is promised of one framework. *times*: False: it is told, and not judged."""
+    """The promise of one framework. *times*: False: it is reported, and not judged."""
     ratio, extra = statistics.median(_times_without(took, "limit")), _extra_us(took, "limit")
     if setup.judged_by == "INCR":
         ratio = statistics.median(ratios([each.us for each in took["limit"]], [each.us for each in took[AN_INCR]]))
         kept = ratio <= MOST_OF_INCR if times else None
-        told = f"{ratio:.2f}; {extra:+.0f} µs; an INCR {_extra_us(took, AN_INCR):+.0f} µs"
-        yield Promise(f"{name}: time of a job × with an INCR", told, f"<= {MOST_OF_INCR}", kept)
+        measured = f"{ratio:.2f}; {extra:+.0f} µs; an INCR {_extra_us(took, AN_INCR):+.0f} µs"
+        yield Promise(f"{name}: time of a job × with an INCR", measured, f"<= {MOST_OF_INCR}", kept)
     elif setup.judged_by == "share":
         kept = ratio <= MOST_SLOWER if times else None
-        told = f"{ratio:.2f}; an INCR {statistics.median(_times_without(took, AN_INCR)):.2f}"
-        yield Promise(f"{name}: time of a job × without", told, f"<= {MOST_SLOWER}", kept)
+        measured = f"{ratio:.2f}; an INCR {statistics.median(_times_without(took, AN_INCR)):.2f}"
+        yield Promise(f"{name}: time of a job × without", measured, f"<= {MOST_SLOWER}", kept)
     else:
         kept = extra <= setup.most_us if times else None
-        told = f"{extra:+.0f} µs; an INCR {_extra_us(took, AN_INCR):+.0f} µs"
-        yield Promise(f"{name}: a job under a limit", told, f"<= {setup.most_us:.0f} µs", kept)
+        measured = f"{extra:+.0f} µs; an INCR {_extra_us(took, AN_INCR):+.0f} µs"
+        yield Promise(f"{name}: a job under a limit", measured, f"<= {setup.most_us:.0f} µs", kept)
 
 
 def main() -> int:
@@ -116,8 +116,8 @@ def main() -> int:
             shown += judged(name, setup, took, times=not options.quick)
             print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     head = about("dramatiq", "rq", "celery", "taskiq", "huey", "redis")
-    told = ", ".join(f"{max(20, round(setup.jobs * options.jobs))} ({name})" for name, setup in SETUPS.items())
-    head += f"\n{options.rounds} rounds; jobs of a run: {told}."
+    counts = ", ".join(f"{max(20, round(setup.jobs * options.jobs))} ({name})" for name, setup in SETUPS.items())
+    head += f"\n{options.rounds} rounds; jobs of a run: {counts}."
     return print_results("throughput", head, [table(_TITLES, rows), _NOTES], shown)
 
 

@@ -1,11 +1,11 @@
 """
-Captures `throttlekit top` and `explain` of a live flood on Dramatiq and RQ at once, and writes them into a page.
+Capture `throttlekit top` and `explain` during a flood on Dramatiq and RQ at once, and write them into a page.
 
     python tests/benchmarks/top_capture.py [--into docs/top.md] [--seconds 20]
 
-A Redis, two worker processes of Dramatiq and two of RQ, one limiter's store: three limits, more jobs than they let
-pass. What is captured is what the command prints, word for word. Beside the page, top-80.svg and top-150.svg are
-pictures of the same flood, as a terminal of that width shows it.
+A Redis, two worker processes of Dramatiq and two of RQ, one store: three limits, and more jobs than they admit. The
+page gets the exact output of the commands. Next to the page, top-80.svg and top-150.svg are pictures of the same flood
+in terminals of these widths.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from support.servers.processes import redis_server
 
 _JOBS = 1200
 _WIDTHS = (80, 150)
-_LOOKS = 12
+_REFRESHES = 12
 _BLOCK = "<!-- captured: {} -->\n"
 
 
 def run(*arguments: str, check: bool = True) -> str:
-    """What `throttlekit …` prints, at 100 columns."""
+    """The output of `throttlekit …`, at 100 columns."""
     command = [sys.executable, "-m", "throttlekit_cli", *arguments]
     environment = {**os.environ, "COLUMNS": "100"}
     shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=check, env=environment)
@@ -40,7 +40,7 @@ def run(*arguments: str, check: bool = True) -> str:
 
 
 def pictures(url: str) -> dict[int, str]:
-    """`top` in terminals of 80 and 150 columns after some looks, as SVG."""
+    """`top` in terminals of 80 and 150 columns after some refreshes, as SVG."""
     from throttlekit_cli.store import name_store, open_store
     from throttlekit_cli.top.watch import View
 
@@ -48,7 +48,7 @@ def pictures(url: str) -> dict[int, str]:
     for width in _WIDTHS:
         view = View(order="wait", most=6, name="", show_keys=False, store=name_store(url, "staging"))
         with contextlib.closing(open_store(url)) as store:
-            for _ in range(_LOOKS):
+            for _ in range(_REFRESHES):
                 shown = view.screen(view.look(store), width, live=True)
                 time.sleep(0.5)
         drawn[width] = terminal("throttlekit top", f"top{width}", width, lambda on, shown=shown: on.print(shown))
@@ -56,7 +56,7 @@ def pictures(url: str) -> dict[int, str]:
 
 
 def flood(url: str) -> list[str]:
-    """Send jobs to both frameworks; the ids of those that were sent to RQ."""
+    """Send jobs to both frameworks, and return the ids of those that were sent to RQ."""
     import redis
 
     from support.jobs import top as top_jobs
@@ -77,7 +77,7 @@ def flood(url: str) -> list[str]:
 
 
 def captured(seconds: float) -> tuple[dict[str, str], dict[int, str]]:
-    """What `top` and `explain` show after so many seconds of the flood, and pictures of it."""
+    """The output of `top` and `explain` after *seconds* of the flood, and pictures of `top`."""
     with redis_server() as base:
         store, broker, queues = f"{base}/0", f"{base}/1", f"{base}/2"
         environment = {"TK_TOP_STORE": store, "TK_TOP_BROKER": broker}
@@ -88,9 +88,9 @@ def captured(seconds: float) -> tuple[dict[str, str], dict[int, str]]:
         with workers("support.jobs.top", environment, processes=2, threads=4), Fleet(commands, environment):
             time.sleep(seconds)
             shown = run("top", "--once", "--url", store, "--limit", "6")
-            # Of a job of which nothing is known it ends with an exit code.
-            told = (run("explain", job_id, "--url", store, check=False) for job_id in reversed(sent))
-            explained = next(text for text in told if "its turn       in" in text)
+            # For an unknown job, `explain` exits with an error.
+            explanations = (run("explain", job_id, "--url", store, check=False) for job_id in reversed(sent))
+            explained = next(text for text in explanations if "its turn       in" in text)
             return {"top": shown, "explain": explained}, pictures(store)
 
 

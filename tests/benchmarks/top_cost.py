@@ -1,12 +1,12 @@
 """
-What `throttlekit top` costs the server. Prints a table.
+The cost of `throttlekit top` for the server. Prints a table.
 
     python tests/benchmarks/top_cost.py [--keys 1000000] [--quick]
 
-A fresh server gets so many keys of one limit, each with a bucket, a third with a waitlist, and every one told to the
-fleet as workers tell it. Then `throttlekit top --once` is run as an operator runs it. The server's time is that of a
-processor, as it says itself (INFO cpu), with all that a connection costs. Medians. --quick looks once, and judges
-nothing but that it can be looked.
+A new server gets --keys keys of one limit, each with a bucket, a third with a waitlist, and all in reports to the fleet
+as workers send them. Then `throttlekit top --once` runs as for an operator. The server's time is its CPU time (INFO
+cpu), including the cost of the connection. The figures are medians. --quick runs each command once, and judges only
+that it succeeds.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from throttlekit.fleet.activity import _REPORT, KEYS
 
 LIMIT = TokenBucket("per-tenant", "10/minute", burst=10, key="{tenant}")
 AT_ONCE = 100
-LOOKS = 5
+ROUNDS = 5
 WAYS = [(), ("--filter", "tenant"), ("--sort", "denied"), ("--sort", "use"), ("--limit", "500")]
 
 
 def fill(client: Any, keys: int) -> None:
-    """*keys* buckets, every third with a waitlist, as told by reports of 100 keys each."""
+    """Add *keys* buckets, every third with a waitlist, and reports of 100 keys each."""
     seconds, micros = client.time()
     now_us = seconds * 1_000_000 + micros
     name = limit_id(LIMIT.name, LIMIT.fingerprint)
     definition = json.dumps({**plain(LIMIT, "", 0), "keyed": True})
     script = client.register_script(_REPORT)
     for begin in range(0, keys, AT_ONCE):
-        told, pipeline = [], client.pipeline(transaction=False)
+        reported, pipeline = [], client.pipeline(transaction=False)
         for tenant in range(begin, min(keys, begin + AT_ONCE)):
             bucket = bucket_name(LIMIT.name, str(tenant), LIMIT.fingerprint)
             waits = tenant % 3 == 0
@@ -55,18 +55,18 @@ def fill(client: Any, keys: int) -> None:
                 record = wait_names(bucket)[0]
                 pipeline.hset(record, mapping={"epoch": "ab", "n": 1})
                 pipeline.pexpire(record, 900_000)
-            told.append((bucket, waits, last_us))
+            reported.append((bucket, waits, last_us))
         pipeline.execute()
         report = {
             "process": ["", "worker:1 dramatiq 400"],
             "limits": [[name, definition]],
-            "keys": [[bucket, 5, 3 * waits, last_us * waits] for bucket, waits, last_us in told],
+            "keys": [[bucket, 5, 3 * waits, last_us * waits] for bucket, waits, last_us in reported],
             "counts": [
                 [f"a {name}", 500],
                 [f"u {name}", 500],
-                *([f"e {bucket}", 3] for bucket, waits, _ in told if waits),
+                *([f"e {bucket}", 3] for bucket, waits, _ in reported if waits),
             ],
-            "waits": [[f"w {bucket}", 1_000_000] for bucket, waits, _ in told if waits],
+            "waits": [[f"w {bucket}", 1_000_000] for bucket, waits, _ in reported if waits],
             "rates": [],
             "jobs": [],
         }
@@ -74,26 +74,26 @@ def fill(client: Any, keys: int) -> None:
 
 
 def server_ms(client: Any) -> float:
-    """Milliseconds of a processor that the server has used so far, all in all."""
+    """The total CPU time of the server so far, in milliseconds."""
     used: dict[str, Any] = client.info("cpu")
     return 1000 * float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
-def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, float, float]:
-    """Of `top --once`, medians: the server's time, the whole command's, and the questions'."""
+def measure(client: Any, url: str, times: int, *options: str) -> tuple[float, float, float]:
+    """The medians for `top --once`: the server's CPU, the time of the whole command, and that of its queries."""
     from throttlekit.fleet.snapshot import look
     from throttlekit_cli.store import open_store
 
     command = [sys.executable, "-m", "throttlekit_cli", "top", "--once", "--url", url, *options]
-    served, lasted, asked = [], [], []
+    served, lasted, queried = [], [], []
     for _ in range(times):
         before, began = server_ms(client), time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         lasted.append(time.perf_counter() - began)
         served.append(server_ms(client) - before)
         with contextlib.closing(open_store(url)) as store:
-            asked.append(look(store).took)
-    return statistics.median(served), statistics.median(lasted), statistics.median(asked)
+            queried.append(look(store).took)
+    return statistics.median(served), statistics.median(lasted), statistics.median(queried)
 
 
 def main() -> int:
@@ -114,10 +114,10 @@ def main() -> int:
             print("| `throttlekit top --once` | server's CPU, ms | questions, ms | whole command, s |")
             print("|---|---|---|---|")
             ok = True
-            for told in WAYS[:2] if options.quick else WAYS:
-                served, lasted, asked = looks(client, url, 1 if options.quick else LOOKS, *told)
-                ok &= (served < 50 and lasted < 1) or told == ("--limit", "500")
-                print(f"| {' '.join(told) or '(as it is)'} | {served:.1f} | {asked * 1000:.1f} | {lasted:.2f} |")
+            for arguments in WAYS[:2] if options.quick else WAYS:
+                served, lasted, queried = measure(client, url, 1 if options.quick else ROUNDS, *arguments)
+                ok &= (served < 50 and lasted < 1) or arguments == ("--limit", "500")
+                print(f"| {' '.join(arguments) or '(as it is)'} | {served:.1f} | {queried * 1000:.1f} | {lasted:.2f} |")
     if not options.quick:
         print("\nWithin the budget." if ok else "\nOver the budget of 50 ms of the server, and 1 s in all.")
     return 0 if ok or options.quick else 1

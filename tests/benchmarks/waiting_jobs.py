@@ -1,14 +1,14 @@
 """
-Many jobs that wait under one limit of 50/s, on four real workers of each framework: what they cost, and what is lost.
+Many waiting jobs under one limit of 50/s, on four real workers of each framework: their cost, and the losses.
 
     python tests/benchmarks/waiting_jobs.py [--quick] [--jobs 1000 10000 100000] [--workers TEXT]
         [--results FILE]
 
-Each row sends its jobs before the workers start, waits until they have been taken up, and looks for --window seconds.
-Then the limit is set from 10/s to 100/s, all workers are restarted, and one of them gets a SIGKILL. At the end every
-job is searched for: it has run, or the broker has it. Takes some two minutes a row, and as long as it takes to get the
-jobs in line. The table shows every row that --results keeps. Exits with 1 if the limit was broken, a job
-lost, or one run twice before the kill.
+Each row sends its jobs before the workers start, waits until the workers have received them, and measures for --window
+seconds. Then the limit is changed from 10/s to 100/s, all workers are restarted, and one of them gets a SIGKILL. At the
+end, every job must have run or be in the broker. Takes about two minutes a row, plus the time until the workers have
+received all jobs. The table shows every row that --results keeps. Exits with 1 if the limit was broken, a job was lost,
+or a job ran twice before the kill.
 """
 
 from __future__ import annotations
@@ -66,13 +66,15 @@ def _s(seconds: float | None, digits: int = 1) -> str:
 
 
 def judged(name: str, found: Found) -> Iterator[Promise]:
-    """What is promised at any size, and the use, which is print_results."""
-    told = f"{found.beyond_us / 1000:+.1f} ms"
-    yield Promise(f"{name}: the bound, at worst", told, "<= 0", found.beyond_us <= 0)
+    """The promises at any size, and the use, which is printed and not judged."""
+    measured = f"{found.beyond_us / 1000:+.1f} ms"
+    yield Promise(f"{name}: the bound, at worst", measured, "<= 0", found.beyond_us <= 0)
     lost = found.lost + found.stranded
-    told = f"{found.sent} = {found.done} + {found.waiting} + {found.dead} + {lost}"
-    of_kombu = int(name.startswith("Celery, Redis"))  # it may lose the one that a killed worker was just receiving
-    yield Promise(f"{name}: sent = done + waiting + dead letters + lost", told, f"{of_kombu} lost", lost <= of_kombu)
+    measured = f"{found.sent} = {found.done} + {found.waiting} + {found.dead} + {lost}"
+    of_kombu = int(name.startswith("Celery, Redis"))  # kombu may lose the message that a killed worker was receiving
+    yield Promise(
+        f"{name}: sent = done + waiting + dead letters + lost", measured, f"{of_kombu} lost", lost <= of_kombu
+    )
     twice = found.twice_before
     kept = twice == 0 if "Redis" in name or "RQ" in name else None
     yield Promise(f"{name}: begun twice, before the SIGKILL", str(twice), "0", kept)
@@ -84,23 +86,23 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1_000, 10_000, 100_000], help="that wait")
     parser.add_argument("--workers", default="", help=f"those whose name holds this text: {'; '.join(KINDS)}")
     parser.add_argument("--window", type=float, default=30.0, help="seconds of the measurement (%(default)s)")
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds to take the jobs up (%(default)s)")
-    parser.add_argument("--results", type=Path, help="a file that gathers the figures of several runs")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds to receive the jobs (%(default)s)")
+    parser.add_argument("--results", type=Path, help="a file that collects the figures of several runs")
     options = parser.parse_args()
     keep: Path | None = options.results
-    gathered: dict[str, Any] = json.loads(keep.read_text("utf-8")) if keep and keep.exists() else {}
+    collected: dict[str, Any] = json.loads(keep.read_text("utf-8")) if keep and keep.exists() else {}
     shown: list[Promise] = []
     for workers in (each for each in KINDS if options.workers in each):
         for jobs in [500] if options.quick else options.jobs:
             window, patience, after = (2.0, 60.0, 20.0) if options.quick else (options.window, options.patience, 60.0)
             plan = Plan(jobs=jobs, window=window, patience=patience, after=after)
             found, name = happen(plan, workers), f"{workers}, {jobs}"
-            gathered[name] = asdict(found)
+            collected[name] = asdict(found)
             shown += judged(name, found)
-            print(*row(name, gathered[name]), sep=" | ", file=sys.stderr, flush=True)
+            print(*row(name, collected[name]), sep=" | ", file=sys.stderr, flush=True)
             if keep:
-                keep.write_text(json.dumps(gathered), "utf-8")
-    rows = table(_TITLES, [row(name, found) for name, found in gathered.items()])
+                keep.write_text(json.dumps(collected), "utf-8")
+    rows = table(_TITLES, [row(name, found) for name, found in collected.items()])
     return print_results("waiting_jobs", about("dramatiq", "celery", "rq", "redis"), [rows, _NOTES], shown)
 
 

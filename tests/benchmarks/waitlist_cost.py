@@ -1,10 +1,10 @@
 """
-What the waitlists cost the server: microseconds of its main thread for each call, and bytes for each waiting job.
+The cost of the waitlists for the server: microseconds of its main thread per call, and bytes per waiting job.
 
     python tests/benchmarks/waitlist_cost.py [--quick]
 
-Calls are sent in pipelines, so that the server is not woken for each of them. Each case is measured with 100 and with
-100 000 jobs on the list, of 1 and of 50 owners; the best of some rounds counts.
+Calls are sent in pipelines, so that the server does not wake up for each of them. Each case is measured with 100 and
+with 100 000 jobs on the waitlist, of 1 and of 50 owners; the figure is the best of some rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from throttlekit._core.storage_keys import bucket_name, granted_name
 from throttlekit.stores.wire import claims_arguments, requester_arguments, wait_keys
 
 _BATCH = 200
-_ASK, _LOOK = (throttlekit_lua.read(verb, frozenset("t")) for verb in ("ask", "wait_look"))
+_DECIDE, _LOOK = (throttlekit_lua.read(verb, frozenset("t")) for verb in ("decide", "wait_look"))
 
 
 class Bench:
@@ -37,7 +37,7 @@ class Bench:
         self.rounds = rounds
         self.number = 0
         self.bytes_of_a_job = 0.0
-        self._shas = {text: self.client.script_load(text) for text in (_ASK, _LOOK)}
+        self._shas = {text: self.client.script_load(text) for text in (_DECIDE, _LOOK)}
         self.pipeline = self.client.pipeline(transaction=False)
 
     def claim(self, rate: str, burst: int = 1, name: str = "bench") -> StoreClaim:
@@ -47,14 +47,14 @@ class Bench:
     def decide(self, claims: Sequence[StoreClaim], job: str, owner: str, *, attempt: str = "", now: Any = "") -> None:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, job)] if attempt else [])
         args = requester_arguments(claims, Requester(Caller.JOB, job, owner, 8), now or None, "ab", attempt)
-        self.pipeline.evalsha(self._shas[_ASK], len(keys), *keys, *args, *claims_arguments(claims))
+        self.pipeline.evalsha(self._shas[_DECIDE], len(keys), *keys, *args, *claims_arguments(claims))
 
     def look(self, claim: StoreClaim, owner: str, ids: Sequence[str] = (), now: Any = "") -> None:
         keys, claims = wait_keys([claim]), claims_arguments([claim])
         self.pipeline.evalsha(self._shas[_LOOK], len(keys), *keys, now, owner, "8 0", *claims, *ids)
 
     def fill(self, claims: Sequence[StoreClaim], jobs: int, owners: Sequence[str], now: Any = "") -> None:
-        """Let so many jobs wait. Nobody listens yet, and no unit is there."""
+        """Add *jobs* waiting jobs. No process is subscribed, and no unit is free."""
         self.client.flushall()
         before = self.client.info("memory")["used_memory"]
         for first in range(0, jobs, 1000):
@@ -103,7 +103,7 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
         lambda n: bench.decide([slow, other, third], f"new{n}", owner(n), attempt="1")
     )
     if jobs > 2_000:
-        # The bucket fills one unit a millisecond: each call is granted, wakes the next job, and is told so.
+        # The bucket gains one unit a millisecond: each call is granted, and its answer wakes the next job.
         fast = bench.claim("1000/s")
         now = 1_800_000_000_000_000
         bench.fill([fast], jobs, ["me"], now)
@@ -118,7 +118,7 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
         found["woken and granted"] = bench.cost(granted)
     bench.client.flushall()
     many = bench.claim("1000000/s", 1_000_000, name="many")
-    found["nobody waits, granted"] = bench.cost(lambda n: bench.decide([many], f"new{n}", owner(n), attempt="1"))
+    found["no job waits, granted"] = bench.cost(lambda n: bench.decide([many], f"new{n}", owner(n), attempt="1"))
     return found
 
 

@@ -1,12 +1,12 @@
 """
-What a view of `throttlekit web` costs the store, by its own COMMANDSTATS. Prints a table.
+The cost of a view of `throttlekit web` for the store, by its own COMMANDSTATS. Prints a table.
 
     python tests/benchmarks/web_cost.py [--keys 100000] [--limits 100] [--quick]
 
-A fresh server gets so many keys of one limit, each with a bucket, a third with a waitlist, all reported by workers, and
-99 limits more. Each view is read as a browser reads it, and nothing of the view before is used again. The server counts
-the time of each command; that of a script has its own commands in it, so of the others only those count that were
-sent. Medians. --quick looks once at few keys, and judges nothing.
+A new server gets --keys keys of one limit, each with a bucket, a third with a waitlist, all reported by workers, and 99
+more limits. Each view is read as by a browser, without the cache of the previous view. The server measures the time of
+each command; the time of a script includes the commands that it calls, so only commands that were sent count. The
+figures are medians. --quick reads each view once with few keys, and judges nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from throttlekit._core.storage_keys import limit_id
 from throttlekit.stores.redis import RedisStore
 from throttlekit_web import Request, Site
 
-LOOKS = 9
+ROUNDS = 9
 BUDGET_MS = 5.0
 
 
@@ -54,7 +54,7 @@ class Counting(RedisStore):
 
 
 def served(client: Any, store: Counting, site: Site, path: str) -> tuple[Counter[str], float]:
-    """The commands of one view, and the milliseconds that the server took for them."""
+    """The commands of one view, and the milliseconds that the server needed for them."""
     site._reader.forget()
     client.config_resetstat()
     store.sent.clear()
@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--limits", type=int, default=100)
     options = parser.parse_args()
-    keys, looks = (2_000, 1) if options.quick else (options.keys, LOOKS)
+    keys, rounds = (2_000, 1) if options.quick else (options.keys, ROUNDS)
     with redis_server() as base:
         url = f"{base}/0"
         with redis.Redis.from_url(url) as client, Limiter(url) as limiter, Control(url) as control:
@@ -101,8 +101,8 @@ def main() -> int:
             print(f"{keys:,} keys, {len(limits) + 2} limits.\n\n| view | commands | store's time (ms) |\n|---|---|---|")
             most = 0.0
             for name, path in views.items():
-                served(client, store, site, path)  # its scripts are loaded
-                found = [served(client, store, site, path) for _ in range(looks)]
+                served(client, store, site, path)  # loads the scripts of the view
+                found = [served(client, store, site, path) for _ in range(rounds)]
                 took = statistics.median(each for _, each in found)
                 commands = ", ".join(f"{count} {command}" for command, count in found[-1][0].most_common())
                 most = max(most, took)

@@ -47,14 +47,14 @@ class Bench:
     A store under test, and the time at which it decides.
 
     Args:
-        spread: Give each limit a name of its own, as the limits of a fleet have.
+        spread: Give each limit a separate name, as the limits of a fleet have.
     """
 
     def __init__(self, store: Store, *, spread: bool = False) -> None:
         self.store = store
         self.now_us = NOW_US
         self.spread = spread
-        self._end: Callable[[], None] | None = None
+        self._stop_listening: Callable[[], None] | None = None
 
     def decide(
         self,
@@ -73,9 +73,9 @@ class Bench:
 
         Args:
             cost: For all of them, or for each.
-            job: Who asks is the job of this id, which waits if it is denied.
-            holder: Who holds the slots of concurrency limits.
-            tenant, weight: Whose share of the limits the job takes, and how large it is.
+            job: The id of the requesting job, which waits if it is denied. Without it, the caller has no job.
+            holder: The holder of the slots of concurrency limits.
+            tenant, weight: The tenant whose share of the limits the job takes, and the weight of that tenant.
         """
         costs = cost if isinstance(cost, Sequence) else [cost] * len(limits)
         claims = [self.claim(limit, key, units, holder) for limit, units in zip(limits, costs, strict=True)]
@@ -89,25 +89,25 @@ class Bench:
         return self.store.decide(claims, requester, self.now_us)
 
     def look(self, *limits: Limit, cost: int | None = None, key: str = "", job: str = "") -> Answer:
-        """The answer that `ask` would return, without taking anything."""
+        """Return the answer that `decide` would return, and take nothing."""
         return self.decide(*limits, key=key, cost=cost, caller=Caller.PEEK, job=job)
 
-    def woken(self, limit: Limit, key: str = "") -> list[str]:
-        """The jobs of `ask` that were woken, and may ask again now. The store wakes a few at a time."""
+    def woken_jobs(self, limit: Limit, key: str = "") -> list[str]:
+        """Return the woken jobs, which may request their units again now. The store wakes a few at a time."""
         look = self.store.look(self.claim(limit, key), _OWNER, _FREE, (), self.now_us)
         return [wake.id for wake in look.wakes if not wake.in_us]
 
-    def pass_woken(self, limit: Limit, key: str = "", cost: int | None = None) -> list[str]:
-        """The jobs that pass now, in their order: each asks as it is woken."""
-        passed: list[str] = []
-        while woken := self.woken(limit, key):
+    def admit_woken(self, limit: Limit, key: str = "", cost: int | None = None) -> list[str]:
+        """Let each job request its units when it is woken. Return the jobs that are admitted now, in their order."""
+        admitted: list[str] = []
+        while woken := self.woken_jobs(limit, key):
             for id in woken:
                 assert self.decide(limit, key=key, cost=cost, job=id).allowed, f"{id} was woken"
-            passed += woken
-        return passed
+            admitted += woken
+        return admitted
 
     def forget(self, *limits: Limit, job: str) -> None:
-        """The *job* waits no longer."""
+        """Remove *job* from the waitlists of *limits*."""
         self.store.forget([self.claim(limit) for limit in limits], [job], now_us=self.now_us)
 
     def pause(self, limit: Limit, for_us: int | None, *, key: str = "", emptied: bool = False) -> None:
@@ -124,14 +124,14 @@ class Bench:
         return list(self.store.renew(leases, now_us=self.now_us))
 
     def close(self) -> None:
-        if self._end is not None:
-            self._end()
+        if self._stop_listening is not None:
+            self._stop_listening()
         self.store.close()
 
     def _listen(self) -> None:
-        """The store wakes jobs of an owner that listens."""
-        if self._end is None:
-            self._end = self.store.listen(_OWNER, lambda bucket, wakes: None, lambda: None)
+        """Listen as the owner of the jobs: the store wakes only jobs of an owner that listens."""
+        if self._stop_listening is None:
+            self._stop_listening = self.store.listen(_OWNER, lambda bucket, wakes: None, lambda: None)
 
     def drain(self, *limits: Limit, key: str = "") -> None:
         """Take the whole capacity of *limits*."""
@@ -149,27 +149,27 @@ class Bench:
         self.store.settle(corrections, now_us=self.now_us)
 
     def use(self, limit: Limit, key: str = "") -> Use:
-        """The use of *limit* now."""
+        """Return the use of *limit* now."""
         use = self.look(limit, key=key).uses[0]
-        assert use is not None, "a answer has the use of each claim"
+        assert use is not None, "an answer has the use of each claim"
         return use
 
-    def left(self, limit: Limit, key: str = "") -> int:
-        """How many units of *limit* are left now."""
+    def units_left(self, limit: Limit, key: str = "") -> int:
+        """Return how many units of *limit* are left now."""
         return limit.remaining(self.use(limit, key), self.now_us)
 
-    def untouched(self, *limits: Limit) -> bool:
+    def is_unused(self, *limits: Limit) -> bool:
         """Whether all of *limits* are unused, and no job waits for them."""
         return all(
             self.use(limit) == (0, self.now_us) and self.look(limit, cost=limit.capacity).allowed for limit in limits
         )
 
-    def passing(self, limit: Limit, *, key: str = "") -> int:
-        """How many units pass now, one by one, until the first denial. Keeps no position."""
-        passed = 0
+    def count_admitted(self, limit: Limit, *, key: str = "") -> int:
+        """Take units one by one until the first denial, and return how many were admitted. Reserves no position."""
+        admitted = 0
         while self.decide(limit, key=key, cost=1, caller=Caller.WITHOUT_JOB, max_wait_us=0).allowed:
-            passed += 1
-        return passed
+            admitted += 1
+        return admitted
 
     def reset(self, limit: Limit) -> None:
         self.store.reset([self.claim(limit).bucket])
@@ -183,7 +183,7 @@ class Bench:
 
 
 def run_in_threads(threads: int, work: Callable[[int], None]) -> None:
-    """Run `work(number)` in so many threads at the same time, and wait until all have ended."""
+    """Run `work(number)` in *threads* threads at the same time, and wait until all have ended."""
     running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
     for thread in running:
         thread.start()

@@ -1,4 +1,4 @@
-"""One limit of each algorithm, with instants that are worked out by hand."""
+"""One limit of each algorithm, with times that are calculated by hand."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _HOUR_US = 3600 * SECOND_US
 @dataclass(frozen=True, slots=True)
 class Case:
     """
-    A limit, and what follows if its whole capacity is taken at `start_us`. All other times count from there.
+    A limit, and the times that follow if its whole capacity is taken at `start_us`. All other times are relative to
+    `start_us`.
 
     Attributes:
-        first_us: When one unit passes.
-        together: How many units pass at that instant.
-        next_us: From there to the instant of the next units.
-        full_us: When nothing counts any more.
-        owed_us: When one unit passes, if two more were charged afterwards.
-        fits_us: When the whole capacity passes at once; None: at `full_us`.
+        first_us: When the first unit is admitted.
+        together: How many units are admitted at that time.
+        next_us: The time between `first_us` and the next units.
+        full_us: When the limit is unused again.
+        owed_us: When the first unit is admitted, if two more units are charged after the capacity.
+        fits_us: When the whole capacity is admitted in one request. None: at `full_us`.
     """
 
     label: str
@@ -41,13 +42,13 @@ class Case:
     fits_us: int | None = None
     start_us: int = NOW_US
 
-    def passes_us(self, ahead: int) -> int:
-        """When a job passes that waits behind so many units."""
+    def admitted_us(self, ahead: int) -> int:
+        """Return when a job with *ahead* units before it is admitted."""
         return self.start_us + self.first_us + ahead // self.together * self.next_us
 
     @property
     def whole_us(self) -> int:
-        """When the whole capacity passes at once."""
+        """When the whole capacity is admitted in one request."""
         return self.full_us if self.fits_us is None else self.fits_us
 
 
@@ -68,7 +69,7 @@ CASES: Sequence[Case] = (
         full_us=100_000,
         owed_us=300_000,
     ),
-    # From the twentieth second of its minute. The next minute begins with the whole amount, whatever the debt.
+    # Starts at the twentieth second of a minute. The next minute begins with the whole amount, even after a debt.
     Case(
         label="fixed_window",
         limit=FixedWindow(NAME, "5/m"),
@@ -79,7 +80,7 @@ CASES: Sequence[Case] = (
         full_us=40 * SECOND_US,
         owed_us=40 * SECOND_US,
     ),
-    # From nine o'clock in the morning in Berlin.
+    # Starts at nine o'clock in the morning in Berlin.
     Case(
         label="fixed_window_of_a_zone",
         limit=FixedWindow(NAME, "5/d", tz="Europe/Berlin"),
@@ -89,9 +90,9 @@ CASES: Sequence[Case] = (
         full_us=15 * _HOUR_US,
         owed_us=15 * _HOUR_US,
     ),
-    # From the twentieth second of its minute. In the next minute the last one's units fade, and count rounded down:
-    # 4 of 5 as soon as it has begun, none once less than 1 is left, after 48 s. Of 7, 4 count once less than 5 are
-    # left, after 120/7 s.
+    # Starts at the twentieth second of a minute. In the next minute the units of the previous one fade, and are rounded
+    # down. Of 5 units, 4 count as soon as the minute has begun, and none after 48 s, when less than 1 remains. Of 7
+    # units, 4 count after 120/7 s, when less than 5 remain.
     Case(
         label="sliding_window",
         limit=SlidingWindow(NAME, "5/m"),
@@ -102,7 +103,7 @@ CASES: Sequence[Case] = (
         full_us=100 * SECOND_US,
         owed_us=40 * SECOND_US + 17_142_858,
     ),
-    # All units charged at one instant leave the window at one instant, a debt included.
+    # All units that are charged at the same time leave the window at the same time, including a debt.
     Case(
         label="sliding_log",
         limit=SlidingLog(NAME, "5/m"),
@@ -116,7 +117,7 @@ CASES: Sequence[Case] = (
 """Five algorithms, six limits."""
 
 BURST_CASES: Sequence[Case] = tuple(case for case in CASES if case.label != "leaky_bucket")
-"""The cases in which several units may pass at once."""
+"""The cases in which several units can be admitted at once."""
 
 FIVE_CASES: Sequence[Case] = tuple(case for case in CASES if case.label != "fixed_window_of_a_zone")
 """One limit of each of five algorithms."""

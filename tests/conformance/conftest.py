@@ -1,4 +1,4 @@
-"""The stores that the tests of this folder ask, each empty, and a client to look at what a store has written."""
+"""Empty stores for the tests of this folder, and a client that reads what a store has written."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def store(redis_url: str) -> Iterator[RedisStore]:
 
 @pytest.fixture(scope="session")
 def _cluster_store(shared_cluster: Cluster) -> Iterator[RedisClusterStore]:
-    """One for the whole run: to learn a cluster's layout takes longer than most tests."""
+    """One store for the whole run: reading a cluster's layout takes longer than most tests."""
     with contextlib.closing(RedisClusterStore(shared_cluster.url, timeout=5)) as store:
         yield store
 
 
 @pytest.fixture
 def cluster_store(cluster: Cluster, _cluster_store: RedisClusterStore) -> RedisClusterStore:
-    """Its data is empty."""
+    """The shared store of an empty cluster."""
     return _cluster_store
 
 
@@ -51,6 +51,6 @@ def store_named(name: str, request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture(params=["memory", "redis", "cluster"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Each kind of store."""
+    """A bench on each kind of store."""
     with contextlib.closing(Bench(store_named(request.param, request))) as bench:
         yield bench

@@ -1,4 +1,4 @@
-"""`acquire_many` on every kind of store: charged to the unit, two round trips, and as live control says."""
+"""`acquire_many` on every kind of store: exact charges, two round trips, and the rules of live control."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 BUCKET = TokenBucket("bucket", "1/day", burst=50)
-EVERY: list[Limit] = [
+ALL_LIMITS: list[Limit] = [
     BUCKET,
     FixedWindow("fixed", "50/year"),
     FixedWindow("zoned", "50/year", tz="Europe/Berlin"),
     SlidingWindow("sliding", "50/365d"),
     SlidingLog("log", "50/365d"),
 ]
-every_limit = pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.name)
+every_limit = pytest.mark.parametrize("limit", ALL_LIMITS, ids=lambda limit: limit.name)
 
 
 @pytest.fixture(params=["memory", "redis", "cluster"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    made: Store = MemoryStore()
+    created: Store = MemoryStore()
     if request.param == "redis":
-        made = RedisStore(request.getfixturevalue("redis_url"), timeout=5)
+        created = RedisStore(request.getfixturevalue("redis_url"), timeout=5)
     elif request.param == "cluster":
         cluster: Cluster = request.getfixturevalue("cluster")
-        made = RedisClusterStore(cluster.url, timeout=5)
-    with contextlib.closing(made):
-        yield made
+        created = RedisClusterStore(cluster.url, timeout=5)
+    with contextlib.closing(created):
+        yield created
 
 
 @every_limit
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_grants_are_charged_to_the_unit(store: Store, kind: str, limit: Limit) -> None:
-    """All of what is asked, then all that is left, then a denial; what is settled is free again."""
+    """A request grants all requested units, then all that are left, then none. Settled units are free again."""
     with either(kind, store) as limiter:
         first = limiter.acquire_many(limit, 40)
         decisions = [first, limiter.acquire_many(limit, 40), limiter.acquire_many(limit, 40)]
@@ -52,8 +52,8 @@ def test_grants_are_charged_to_the_unit(store: Store, kind: str, limit: Limit) -
         assert limiter.acquire_many(limit, 40).cost == 7
 
 
-def test_a_leaky_bucket_grants_one(store: Store) -> None:
-    """Up to 40 is one where one passes at a time."""
+def test_a_leaky_bucket_grants_one_unit(store: Store) -> None:
+    """A request for up to 40 units is granted one, because a leaky bucket admits one unit at a time."""
     limiter = Limiter(store)
     assert [limiter.acquire_many(LeakyBucket("leaky", "1/day"), 40).cost for _ in range(2)] == [1, 1]
     assert not limiter.peek(LeakyBucket("leaky", "1/day"))
@@ -61,7 +61,7 @@ def test_a_leaky_bucket_grants_one(store: Store) -> None:
 
 @every_limit
 def test_batches_that_race_take_no_unit_twice(store: Store, limit: Limit) -> None:
-    """However many ask at the same moment, what they get together is what there was, and four questions each."""
+    """With 16 concurrent requests, the granted units are exactly the capacity. Each takes at most four calls."""
     recording = Recording(store)
     limiter = Limiter(recording)
     with ThreadPoolExecutor(8) as threads:
@@ -72,8 +72,8 @@ def test_batches_that_race_take_no_unit_twice(store: Store, limit: Limit) -> Non
     assert granted <= 50
 
 
-def test_it_is_two_round_trips(redis_url: str) -> None:
-    """A look and a take, where all are free and where fewer are."""
+def test_acquire_many_takes_two_round_trips(redis_url: str) -> None:
+    """A call looks, then takes, whether all requested units are free or fewer."""
     recording = Recording(RedisStore(redis_url, timeout=5))
     with contextlib.closing(Limiter(recording)) as limiter:
         for most, granted in ((40, 40), (40, 10), (40, 1)):
@@ -82,8 +82,8 @@ def test_it_is_two_round_trips(redis_url: str) -> None:
             assert len(recording.asked) - before == 2
 
 
-def test_jobs_in_line_come_first(store: Store) -> None:
-    """Units that jobs wait for are not granted; when the line is empty, they are."""
+def test_waiting_jobs_come_before_acquire_many(store: Store) -> None:
+    """Units that jobs wait for are not granted. When the waitlist is empty, they are."""
     limiter = Limiter(store)
     limiter.acquire(BUCKET, cost=45)
     waiting = limiter.acquire(BUCKET, job=Job(id="1"), cost=6)
@@ -94,8 +94,8 @@ def test_jobs_in_line_come_first(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_live_control_counts(redis_url: str, kind: str) -> None:
-    """A burst that is set lower is the most; a paused limit grants nothing; one in shadow mode grants all."""
+def test_acquire_many_follows_live_control(redis_url: str, kind: str) -> None:
+    """A call grants at most a lower burst that is set, nothing for a paused limit, and all in shadow mode."""
     verbs: list[tuple[Any, tuple[bool, int]]] = [
         (lambda control: control.set("bucket", "1/day", burst=20), (True, 20)),
         (lambda control: control.shadow("bucket"), (True, 20)),

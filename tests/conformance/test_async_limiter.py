@@ -1,4 +1,7 @@
-"""What only the asyncio limiter promises: tasks share round trips, the loop runs on, a cancelled task takes nothing."""
+"""
+What only the asyncio limiter guarantees: tasks share round trips, the loop is not blocked, and a cancelled task takes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +30,26 @@ JOB = Job(id="1", name="call_partner")
 
 
 class Counting(RedisStore):
-    """Counts the requests in each round trip."""
+    """A store that records how many requests each round trip has."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, timeout=5)
-        self.together: list[int] = []
+        self.batch_sizes: list[int] = []
 
     def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-        self.together.append(len(requests))
+        self.batch_sizes.append(len(requests))
         return super().decide_all(requests)
 
 
 class Slow(Passing):
-    """A store in which each call blocks until the test lets it go."""
+    """A store in which each call blocks until the test sets `go`."""
 
     def __init__(self) -> None:
-        self.inner, self.asked, self.go = MemoryStore(), threading.Semaphore(0), threading.Event()
+        self.inner, self.requested, self.go = MemoryStore(), threading.Semaphore(0), threading.Event()
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         request = Request(claims, requester, attempt)
-        self.asked.release()
+        self.requested.release()
         assert self.go.wait(30)
         return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
@@ -61,9 +64,9 @@ def _run(work: Callable[[AsyncLimiter], Awaitable[None]], store: Any) -> None:
     asyncio.run(main())
 
 
-async def _asked(store: Slow) -> None:
-    """Wait until a call is under way."""
-    assert await asyncio.to_thread(store.asked.acquire, timeout=30)
+async def _wait_for_request(store: Slow) -> None:
+    """Wait until a call is in progress."""
+    assert await asyncio.to_thread(store.requested.acquire, timeout=30)
 
 
 async def _take(limiter: AsyncLimiter, *limits: Limit, times: int) -> list[str]:
@@ -72,23 +75,23 @@ async def _take(limiter: AsyncLimiter, *limits: Limit, times: int) -> list[str]:
 
 
 def test_tasks_share_round_trips(redis_url: str) -> None:
-    """Up to 64 requests in each round trip, each decided by itself: the bound holds to the unit."""
+    """A round trip has up to 64 requests, each is decided separately, and exactly the capacity is granted."""
     store = Counting(redis_url)
 
     async def work(limiter: AsyncLimiter) -> None:
-        await limiter.acquire(OTHER)  # the first asks the rules of live control, in a thread
-        store.together.clear()
+        await limiter.acquire(OTHER)  # the first call reads the rules of live control, in a thread
+        store.batch_sizes.clear()
         reasons = await _take(limiter, LIMIT, times=150)
         assert reasons.count("allowed") == 40
-        assert store.together == [64, 64, 22]
+        assert store.batch_sizes == [64, 64, 22]
         assert (await limiter.acquire(OTHER)).allowed
-        assert store.together[3:] == [1]
+        assert store.batch_sizes[3:] == [1]
 
     _run(work, store)
 
 
 def test_every_verb_works_on_a_server(redis_url: str) -> None:
-    """It has the same verbs as the other limiter."""
+    """The asyncio limiter has the same methods as the other limiter."""
 
     async def work(limiter: AsyncLimiter) -> None:
         limiter.declare(LIMIT)
@@ -117,7 +120,7 @@ def test_every_verb_works_on_a_server(redis_url: str) -> None:
     _run(work, redis_url)
 
 
-def test_error_of_one_request_is_its_own(client: Any, redis_url: str) -> None:
+def test_an_error_of_one_request_fails_no_other(client: Any, redis_url: str) -> None:
     """A key of another type fails the calls for that key, and no other call of the same round trip."""
     key = bucket_name(LIMIT.name, "", LIMIT.fingerprint)
     client.rpush(key, "x")
@@ -131,7 +134,7 @@ def test_error_of_one_request_is_its_own(client: Any, redis_url: str) -> None:
     _run(work, redis_url)
 
 
-def test_forgotten_script_is_sent_again_for_a_batch(client: Any, redis_url: str) -> None:
+def test_a_lost_script_is_sent_again_for_a_batch(client: Any, redis_url: str) -> None:
     """After SCRIPT FLUSH each request is decided, and charged once."""
 
     async def work(limiter: AsyncLimiter) -> None:
@@ -143,8 +146,8 @@ def test_forgotten_script_is_sent_again_for_a_batch(client: Any, redis_url: str)
     _run(work, redis_url)
 
 
-def test_time_out_allows_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round trip without a reply allows none of its requests; once the server answers again all go on."""
+def test_a_time_out_admits_no_request(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a round trip gets no reply, none of its requests is admitted. When the server replies again, requests are."""
     store = Counting(redis_url)
     decide_all = store._pool.execute_all
 
@@ -162,13 +165,13 @@ def test_time_out_allows_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch
     _run(work, store)
 
 
-def test_loop_runs_while_a_call_is_under_way() -> None:
-    """The loop runs on while a call is under way."""
+def test_the_loop_is_not_blocked_by_a_call() -> None:
+    """The event loop runs other tasks while a call is in progress."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
         task = asyncio.create_task(limiter.acquire(LIMIT))
-        await _asked(store)
+        await _wait_for_request(store)
         for _ in range(50):
             await asyncio.sleep(0)
         assert not task.done()
@@ -178,13 +181,13 @@ def test_loop_runs_while_a_call_is_under_way() -> None:
     _run(work, store)
 
 
-def test_grant_of_a_cancelled_task_is_given_back() -> None:
-    """A grant for a task that was cancelled meanwhile is not charged, and holds no slot."""
+def test_the_grant_of_a_cancelled_task_is_returned() -> None:
+    """A grant for a task that was cancelled during the call is not charged, and holds no slot."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
         task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
-        await _asked(store)
+        await _wait_for_request(store)
         task.cancel()
         store.go.set()
         with pytest.raises(asyncio.CancelledError):
@@ -195,13 +198,13 @@ def test_grant_of_a_cancelled_task_is_given_back() -> None:
     _run(work, store)
 
 
-def test_task_cancelled_while_it_waits_makes_no_call() -> None:
-    """The tasks that wait beside it are decided."""
+def test_a_task_that_is_cancelled_before_its_call_makes_none() -> None:
+    """A cancelled task is removed from its batch, and the other tasks of the batch are decided."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
         first = asyncio.create_task(limiter.acquire(LIMIT))
-        await _asked(store)
+        await _wait_for_request(store)
         second, third = (asyncio.create_task(limiter.acquire(LIMIT)) for _ in range(2))
         await asyncio.sleep(0)
         second.cancel()
@@ -215,8 +218,8 @@ def test_task_cancelled_while_it_waits_makes_no_call() -> None:
     _run(work, store)
 
 
-def test_grant_of_a_task_cancelled_after_the_reply_is_given_back() -> None:
-    """The reply is there, and the task is cancelled before it goes on."""
+def test_the_grant_of_a_task_cancelled_after_the_reply_is_returned() -> None:
+    """The task is cancelled after the reply has arrived, and before the task continues."""
     store = Passing()
     store.inner = MemoryStore()
 
@@ -233,24 +236,24 @@ def test_grant_of_a_task_cancelled_after_the_reply_is_given_back() -> None:
     _run(work, store)
 
 
-def test_grant_just_after_the_cancellation_is_given_back() -> None:
-    """Before the task has gone on: it ends all the same, and nothing is charged."""
+def test_a_grant_just_after_the_cancellation_is_returned() -> None:
+    """A reply that arrives between the cancellation and the end of the task leaves no charge, and the task ends."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
         task = asyncio.create_task(limiter.acquire(LIMIT))
-        await _asked(store)
+        await _wait_for_request(store)
         (batches,) = limiter._loops.values()
-        deliver, come = batches._finish, asyncio.Event()
+        deliver, delivered = batches._finish, asyncio.Event()
 
-        def tell(*args: Any) -> None:
+        def cancel_and_deliver(*args: Any) -> None:
             task.cancel()
             deliver(*args)
-            come.set()
+            delivered.set()
 
-        batches._finish = tell  # type: ignore[method-assign]
+        batches._finish = cancel_and_deliver  # type: ignore[method-assign]
         store.go.set()
-        await asyncio.wait_for(come.wait(), 30)
+        await asyncio.wait_for(delivered.wait(), 30)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 10)
         batches._finish = deliver  # type: ignore[method-assign]
@@ -259,17 +262,17 @@ def test_grant_just_after_the_cancellation_is_given_back() -> None:
     _run(work, store)
 
 
-def test_grant_under_live_control_is_given_back_before_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With rules of live control too, `CancelledError` is raised only once nothing is charged."""
+def test_a_grant_under_live_control_is_returned_before_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rules of live control too, `CancelledError` is raised only when nothing is charged any more."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
-        async def in_force() -> bool:
+        async def has_overrides() -> bool:
             return True
 
-        monkeypatch.setattr(limiter, "_has_overrides", in_force)
+        monkeypatch.setattr(limiter, "_has_overrides", has_overrides)
         task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
-        await _asked(store)
+        await _wait_for_request(store)
         task.cancel()
         asyncio.get_running_loop().call_later(0.01, store.go.set)
         with pytest.raises(asyncio.CancelledError):
@@ -281,8 +284,8 @@ def test_grant_under_live_control_is_given_back_before_the_error(monkeypatch: py
     _run(work, store)
 
 
-def test_call_while_another_loop_closes() -> None:
-    """A call at that very moment is decided all the same, by new threads."""
+def test_a_call_while_another_loop_closes_is_decided() -> None:
+    """If another loop shuts the threads down during a call, new threads decide it."""
     store = Slow()
     store.go.set()
 
@@ -290,19 +293,19 @@ def test_call_while_another_loop_closes() -> None:
         assert (await limiter.acquire(LIMIT)).allowed
         threads: Any = limiter._limiter.threads._executor
 
-        def late(function: Any) -> Any:
+        def submit_after_shutdown(function: Any) -> Any:
             limiter._limiter.threads._executor = None
             threads.shutdown(wait=False)
             return type(threads).submit(threads, function)
 
-        threads.submit = late
+        threads.submit = submit_after_shutdown
         assert (await asyncio.wait_for(limiter.acquire(LIMIT), 30)).allowed
 
     _run(work, store)
 
 
-def test_call_while_the_interpreter_ends_is_an_error() -> None:
-    """No new thread can start: every task gets an error, and none waits for ever."""
+def test_a_call_while_the_interpreter_ends_is_an_error() -> None:
+    """If no new thread can start, every task gets an error, and none waits without end."""
     store = Slow()
     store.go.set()
 
@@ -320,8 +323,8 @@ def test_call_while_the_interpreter_ends_is_an_error() -> None:
     _run(work, store)
 
 
-def test_limits_of_this_process_are_decided_first(redis_url: str) -> None:
-    """They are decided first, with no round trip for the requests that they deny."""
+def test_limits_of_this_process_need_no_round_trip(redis_url: str) -> None:
+    """Limits of this process are decided first, and a request that they deny makes no round trip."""
 
     async def work(limiter: AsyncLimiter) -> None:
         reasons = await _take(limiter, OWN, OTHER, times=5)
@@ -332,7 +335,7 @@ def test_limits_of_this_process_are_decided_first(redis_url: str) -> None:
 
 
 def test_one_limiter_serves_several_loops(redis_url: str) -> None:
-    """One after the other, and in threads at the same time."""
+    """Several loops use one limiter, in threads at the same time and one after the other."""
     limiter = AsyncLimiter(redis_url)
 
     async def take() -> None:
@@ -361,20 +364,20 @@ def test_asyncio_is_imported_only_when_used() -> None:
 
 
 def test_async_limiter_of_a_limiter_counts_with_it() -> None:
-    """A process with both kinds has one count of its own; the limiter stays open for its owner."""
+    """A limiter and the asyncio limiter made from it share one count, and the limiter stays open."""
     own, here = TokenBucket("own", "1/h", scope="process"), TokenBucket("here", "1/h")
     plain = Limiter()
 
-    async def asked() -> list[bool]:
+    async def decide_both() -> list[bool]:
         async with AsyncLimiter(plain) as both:
             return [(await both.acquire(each)).allowed for each in (own, here)]
 
-    assert asyncio.run(asked()) == [True, True]
+    assert asyncio.run(decide_both()) == [True, True]
     assert [plain.acquire(each).allowed for each in (own, here)] == [False, False]
 
 
 @pytest.mark.parametrize("options", [{"plugins": [object()]}, {"client": object()}])
 def test_limiter_of_another_limiter_takes_no_options(options: dict[str, Any]) -> None:
-    """The client and the plugins are those of the limiter that is shared."""
+    """A limiter made from another limiter uses the client and the plugins of that limiter."""
     with pytest.raises(ConfigurationError, match="has the client, the plugins and the stores of that limiter"):
         AsyncLimiter(Limiter(), **options)

@@ -1,6 +1,6 @@
 """
-No script works through everything at once, or holds the server for more than 5 ms: what is many is removed or dated
-anew in pieces of 1 000, and the longest log is written in such pieces.
+No script holds the server for more than 5 ms. Leases and keys are removed or updated in pieces of 1 000, and the
+longest log is written in such pieces.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from throttlekit.fleet.tenants import TENANTS, report_tenants
 from throttlekit.stores.base import Correction
 from throttlekit.stores.redis import RedisStore
 
-PIECE, MANY = 1_000, 2_500
+PIECE, HOLDERS = 1_000, 2_500
 SLOTS = Concurrency("slots", 1_000_000, lease=60)
 REPORT: dict[str, list[str]] = {
     "process": ["", ""], "limits": [], "jobs": [], "keys": [], "counts": [], "waits": [], "rates": []
 }  # fmt: skip
 
 
-def _fill(client: Any, ends_us: int, many: int = MANY, slots: int = 1) -> str:
-    """Store so many holders of *slots* slots each whose leases end at *ends_us*; return the key."""
+def _fill(client: Any, ends_us: int, many: int = HOLDERS, slots: int = 1) -> str:
+    """Store *many* holders of *slots* slots each, whose leases end at *ends_us*. Return the key."""
     key = bucket_name(SLOTS.name, "", SLOTS.fingerprint)
     client.zadd(key, {with_slots(f"job{number}#{number:012x}", slots): ends_us for number in range(many)})
     if slots > 1:
@@ -44,55 +44,55 @@ def _now_us(client: Any) -> int:
     return int(seconds) * 1_000_000 + int(micros)
 
 
-def test_leases_that_ended_are_removed_in_pieces(store: RedisStore, client: Any) -> None:
-    """Each acquire removes a thousand ended leases at most, and counts none of the others."""
+def test_expired_leases_are_removed_in_pieces(store: RedisStore, client: Any) -> None:
+    """Each acquire removes at most a thousand expired leases, and the others do not count."""
     limiter = Limiter(store)
     key = _fill(client, _now_us(client) - 1)
-    for rest in (MANY - PIECE, MANY - 2 * PIECE, 0):
+    for rest in (HOLDERS - PIECE, HOLDERS - 2 * PIECE, 0):
         decision = limiter.acquire(SLOTS)
         assert decision.allowed
         assert client.zcount(key, 1, _now_us(client)) == rest
         limiter.release(decision)
 
 
-def test_holders_of_a_clock_that_was_ahead_are_dated_anew_in_pieces(store: RedisStore, client: Any) -> None:
-    """Each acquire brings a thousand leases back into what a lease can be, and all of them count meanwhile."""
+def test_leases_dated_by_a_clock_that_was_ahead_are_shortened_in_pieces(store: RedisStore, client: Any) -> None:
+    """Each acquire shortens a thousand leases to the length of a lease, and all of them still count."""
     limiter = Limiter(store)
     far_us = _now_us(client) + 3_600_000_000
     key = _fill(client, far_us)
-    for rest in (MANY - PIECE, MANY - 2 * PIECE, 0):
+    for rest in (HOLDERS - PIECE, HOLDERS - 2 * PIECE, 0):
         assert limiter.acquire(SLOTS).allowed
         assert client.zcount(key, far_us, "+inf") == rest
-        assert client.zcount(key, _now_us(client), "+inf") >= MANY
+        assert client.zcount(key, _now_us(client), "+inf") >= HOLDERS
 
 
-def test_the_report_trims_in_pieces(client: Any) -> None:
-    """A report that finds thousands of keys out of date removes a thousand of them."""
-    client.zadd(KEYS[0], {f"key{number}": int(client.time()[0]) - 7_200 for number in range(MANY)})
-    for rest in (MANY - PIECE, MANY - 2 * PIECE, 0):
+def test_a_report_removes_outdated_keys_in_pieces(client: Any) -> None:
+    """A report removes at most a thousand outdated keys."""
+    client.zadd(KEYS[0], {f"key{number}": int(client.time()[0]) - 7_200 for number in range(HOLDERS)})
+    for rest in (HOLDERS - PIECE, HOLDERS - 2 * PIECE, 0):
         client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT))
         assert client.zcard(KEYS[0]) == rest
 
 
-def test_leases_of_several_slots_that_ended_are_removed_in_pieces(store: RedisStore, client: Any) -> None:
-    """Beside a holder that lives: a thousand at each question, while there are as many; and all of them count not."""
-    limiter, dear = Limiter(store), Concurrency("slots", 1_000, lease=60, cost=2)
-    alive = limiter.acquire(dear)
+def test_expired_leases_of_several_slots_are_removed_in_pieces(store: RedisStore, client: Any) -> None:
+    """Each acquire removes at most a thousand expired leases of several slots, and none of them counts."""
+    limiter, costly = Limiter(store), Concurrency("slots", 1_000, lease=60, cost=2)
+    alive = limiter.acquire(costly)
     key = _fill(client, _now_us(client) - 1, slots=401)
     client.zincrby(key, -1, ":extra")
-    for rest in (MANY - PIECE, MANY - 2 * PIECE, MANY - 2 * PIECE):
-        assert not limiter.acquire(dear, cost=1_000)
+    for rest in (HOLDERS - PIECE, HOLDERS - 2 * PIECE, HOLDERS - 2 * PIECE):
+        assert not limiter.acquire(costly, cost=1_000)
         assert client.zcount(key, 1, _now_us(client)) == rest
-    assert limiter.peek(dear).remaining == 998
-    limiter.release(limiter.acquire(dear))
+    assert limiter.peek(costly).remaining == 998
+    limiter.release(limiter.acquire(costly))
     assert client.zcount(key, 1, _now_us(client)) == 0
     limiter.release(alive)
     assert client.zscore(key, ":extra") is None
 
 
 @pytest.mark.parametrize("by", [1, 50_000, 99_999])
-def test_a_long_log_gives_back_what_it_took(store: RedisStore, client: Any, by: int) -> None:
-    """The longest log settles half of itself, and as much passes again."""
+def test_a_long_log_returns_settled_units(store: RedisStore, client: Any, by: int) -> None:
+    """The longest log settles up to all but one of its units, and as many are admitted again."""
     limiter, log = Limiter(store), SlidingLog("log", "100000/hour")
     decision = limiter.acquire(log, cost=100_000)
     limiter.settle(decision, actual=100_000 - by)
@@ -100,8 +100,8 @@ def test_a_long_log_gives_back_what_it_took(store: RedisStore, client: Any, by: 
     assert not limiter.peek(log, cost=by + 1).allowed
 
 
-def test_units_that_move_keep_their_instants(store: RedisStore, client: Any) -> None:
-    """Of 2 500 units the last 500 are given back: the others, of two instants, move up in two pieces."""
+def test_moved_units_keep_their_times(store: RedisStore, client: Any) -> None:
+    """When the last 500 of 2 500 units are returned, the others keep their two times and move in two pieces."""
     limiter, log, now_us = Limiter(store), SlidingLog("log", "2500/hour"), _now_us(client)
     for cost, second in ((1_400, 0), (600, 1), (500, 2)):
         (claim,) = limiter.claims(Call([log], None, None, cost))
@@ -112,11 +112,11 @@ def test_units_that_move_keep_their_instants(store: RedisStore, client: Any) -> 
         assert seen.uses[0].units == units
 
 
-def test_of_tenants_so_many_are_kept(store: RedisStore, client: Any) -> None:
-    """Of all limits 2 000 in 20 seconds; what is known goes on counting."""
-    rows = [[f"api:1 t{number}", 1, 5_000_000, 2_500] for number in range(MANY)]
+def test_at_most_2_000_tenants_are_kept(store: RedisStore, client: Any) -> None:
+    """At most 2 000 tenants of all limits are kept in 20 seconds, and known tenants continue to count."""
+    rows = [[f"api:1 t{number}", 1, 5_000_000, 2_500] for number in range(HOLDERS)]
     wait_until(lambda: client.time()[0] % 20 < 15, description="the next step is seconds away")
-    for first in range(0, MANY, 100):
+    for first in range(0, HOLDERS, 100):
         store.commands([report_tenants(rows[first : first + 100])])
     store.commands([report_tenants([["api:1 t7", 4, 1, 2_500], ["api:1 late", 9, 1, 1_000]])])
     assert all(client.hlen(key) <= 2_000 for key in TENANTS)
@@ -132,55 +132,56 @@ def slowest() -> Iterator[Slowest]:
 
 
 def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """What takes longest where there are *size* units, holders or keys."""
+    """Return the slowest calls for *size* units, holders or keys, by name: what prepares them, and the call."""
     client, limiter, log = server.client, server.limiter, SlidingLog(f"log{size}", (size, 6.4))
     (claim,) = limiter.claims(Call([log], None, None, None))
 
-    def charged(*costs: int) -> Callable[[], Any]:
+    def acquire_each(*costs: int) -> Callable[[], Any]:
         return lambda: [limiter.acquire(log, cost=cost) for cost in costs][-1]
 
-    def settled_by(given_back: int) -> Callable[[Any], object]:
+    def settle_by(given_back: int) -> Callable[[Any], object]:
         return lambda decision: limiter.settle(decision, decision.cost - given_back)
 
-    def paused_before() -> None:
+    def pause_in_the_past() -> None:
         server.store.pause([claim.claim], 1_000, _now_us(client) - 6_600_000)
 
-    def written_by_a_later_clock() -> None:
-        charged(1)()
+    def write_by_a_later_clock() -> None:
+        acquire_each(1)()
         ahead = (_now_us(client) + 120_000_000).to_bytes(7, "big")
-        for place in (2, 1 + size):
-            client.setrange(claim.claim.bucket, 7 * place, ahead)
+        for index in (2, 1 + size):
+            client.setrange(claim.claim.bucket, 7 * index, ahead)
 
-    def acquired(limit: Any, cost: int = 1) -> Callable[[Any], object]:
+    def acquire_one(limit: Any, cost: int = 1) -> Callable[[Any], object]:
         return lambda _: limiter.acquire(limit, cost=cost)
 
-    def old_keys() -> None:
+    def add_old_keys() -> None:
         client.zadd(KEYS[0], {f"key{number}": int(client.time()[0]) - 7_200 for number in range(size)})
 
     return {
-        "a log: all of it at once": (charged(1), acquired(log, size - 1)),
-        "a log: half of it given back": (charged(1, size // 2), settled_by(size // 2 - 1)),
-        "a log: half given back of a full one": (charged(size // 2 - 1, size // 2), settled_by(size // 2 - 1)),
-        "a log: little given back, in front of all": (charged(size - 1), settled_by(1)),
-        "a log: half of it charged besides": (charged(size // 2), settled_by(1 - size // 2)),
-        "a log: after a pause": (paused_before, acquired(log)),
-        "a log: after a step of the clock": (written_by_a_later_clock, acquired(log)),
-        "slots: leases that ended": (lambda: _fill(client, _now_us(client) - 1, size), acquired(SLOTS)),
-        "slots: leases of several that ended": (
-            lambda: (_fill(client, _now_us(client) - 1, size, 3), limiter.acquire(SLOTS)), acquired(SLOTS),
+        "a log: all of it at once": (acquire_each(1), acquire_one(log, size - 1)),
+        "a log: half of it returned": (acquire_each(1, size // 2), settle_by(size // 2 - 1)),
+        "a log: half of a full one returned": (acquire_each(size // 2 - 1, size // 2), settle_by(size // 2 - 1)),
+        "a log: one unit returned, in front of all": (acquire_each(size - 1), settle_by(1)),
+        "a log: half of it charged in addition": (acquire_each(size // 2), settle_by(1 - size // 2)),
+        "a log: after a pause": (pause_in_the_past, acquire_one(log)),
+        "a log: after a step of the clock": (write_by_a_later_clock, acquire_one(log)),
+        "slots: expired leases": (lambda: _fill(client, _now_us(client) - 1, size), acquire_one(SLOTS)),
+        "slots: expired leases of several": (
+            lambda: (_fill(client, _now_us(client) - 1, size, 3), limiter.acquire(SLOTS)), acquire_one(SLOTS),
         ),
         "slots: leases of a clock ahead": (
-            lambda: _fill(client, _now_us(client) + 3_600_000_000, size), acquired(SLOTS),
+            lambda: _fill(client, _now_us(client) + 3_600_000_000, size), acquire_one(SLOTS),
         ),
-        "the report: keys out of date": (
-            old_keys, lambda _: client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT)),
+        "the report: outdated keys": (
+            add_old_keys, lambda _: client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT)),
         ),
     }  # fmt: skip
 
 
 def test_no_script_holds_the_server_for_more_than_5_ms(slowest: Slowest) -> None:
     """
-    As its SLOWLOG says. Of a busy machine the best of some tries counts: one alone may be the time of another process.
+    The server's SLOWLOG measures each script. The best of several tries counts, because on a busy machine one try may
+    include the time of another process.
     """
     for name, (prepare, act) in _cases(slowest, 100_000).items():
         wait_until(lambda: slowest.of(prepare, act) <= 5_000, description=name, timeout=60)  # noqa: B023

@@ -1,4 +1,4 @@
-"""What a page shows beside the snapshot, on a real server: steps of the last minutes, keys in pages, holders."""
+"""The data of the web page beyond the snapshot, on a real server: recent steps, pages of keys, holders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from throttlekit.stores.redis import RedisStore
 TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")
 OTHER = TokenBucket("other", "100/minute", burst=100, key="{tenant}")
 _NOTHING = {"process": [""], "limits": [], "jobs": [], "keys": [], "counts": [], "rates": [], "waits": []}
-"""A report of nothing."""
+"""A report without data."""
 
 
 @pytest.fixture
@@ -48,24 +48,24 @@ def _known(store: RedisStore | RedisClusterStore, limit: TokenBucket | Concurren
 
 
 def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -> None:
-    """Each step has what passed, what was denied and the longest wait; together they are what was decided."""
+    """Each step has the granted units, the denials and the longest wait; the sum of the steps is what was decided."""
     for number in range(5):
         limiter.acquire(TENANTS, job=Job(id=f"job-{number}", kwargs={"tenant": "a"}))
     limiter.pause(TENANTS, 60, key="b")
     limiter.acquire(TENANTS, key="b")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     known = _known(store, TENANTS)
-    steps = recent_steps(store, [known.id, "unheard:of"], time_of(store))
-    assert [each.number for each in steps[known.id]] == [each.number for each in steps["unheard:of"]]
+    steps = recent_steps(store, [known.id, "unknown:limit"], time_of(store))
+    assert [each.number for each in steps[known.id]] == [each.number for each in steps["unknown:limit"]]
     assert sum(each.allowed for each in steps[known.id]) == sum(each.units for each in steps[known.id]) == 2
     denied = sum((Counter(each.denied) for each in steps[known.id]), Counter[str]())
     assert denied == {"exhausted": 3, "paused": 1}
-    assert not any(each.allowed or each.denied for each in steps["unheard:of"])
+    assert not any(each.allowed or each.denied for each in steps["unknown:limit"])
     assert recent_steps(store, [], time_of(store)) == {}
 
 
 def test_a_step_is_read_only_while_its_counts_are_kept(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
-    """The counts of a step outlive its last reading by several seconds: no reading finds zeros in their place."""
+    """The counts of a step expire several seconds after its last reading, so no reading finds zeros instead."""
     limiter.acquire(TENANTS, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     steps = recent_steps(store, [_known(store, TENANTS).id], time_of(store))
@@ -77,21 +77,21 @@ def test_a_step_is_read_only_while_its_counts_are_kept(limiter: Limiter, store: 
 
 
 def test_a_step_without_a_report_is_not_known(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
-    """A step in which a process reported is known, also of a limit with no decisions; the steps before are not."""
+    """A step in which a process reported is known, even for a limit without decisions; earlier steps are not."""
     limiter.acquire(OTHER, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    steps = recent_steps(store, ["unheard:of"], time_of(store))["unheard:of"]
+    steps = recent_steps(store, ["unknown:limit"], time_of(store))["unknown:limit"]
     assert [each.is_known for each in steps if each.number < steps[-1].number - 1] == [False, False]
     assert any(each.is_known for each in steps)
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         client.flushdb()
-    steps = recent_steps(store, ["unheard:of"], time_of(store))["unheard:of"]
+    steps = recent_steps(store, ["unknown:limit"], time_of(store))["unknown:limit"]
     assert not minute_of(steps, time_of(store)).is_known
 
 
 def test_a_step_keeps_the_rate_that_was_in_force(limiter: Limiter, store: RedisStore) -> None:
-    """The rate of the limit in thousandths of a unit per minute; -1 once it has changed within the step."""
-    wait_until(lambda: time_of(store) % 20 < 17, description="the step does not end before the second report")
+    """A step has the limit's rate in thousandths of a unit per minute, or -1 if the rate changed in the step."""
+    wait_until(lambda: time_of(store) % 20 < 17, description="enough of the step is left for two reports")
     limiter.acquire(OTHER, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     id = limit_id(OTHER.name, OTHER.fingerprint)
@@ -102,15 +102,15 @@ def test_a_step_keeps_the_rate_that_was_in_force(limiter: Limiter, store: RedisS
 
 
 @pytest.mark.parametrize(("now", "units", "denied"), [(100.0, 80, 16), (110.0, 70, 14), (115.0, 65, 13)])
-def test_the_last_minute_has_a_part_of_its_first_step(now: float, units: int, denied: int) -> None:
-    """Of the step in which the minute begins, that part counts which lies in the minute; older steps do not."""
+def test_the_last_minute_counts_a_part_of_its_first_step(now: float, units: int, denied: int) -> None:
+    """Of the step in which the minute begins, only the part inside the minute counts; older steps do not count."""
     steps = [Step(number, 1, 20, {"exhausted": 4}, 9.0 - number) for number in range(1, 6)]
     minute = minute_of(steps, now)
     assert (minute.units, minute.denied, minute.longest_wait) == (units, {"exhausted": denied}, 7.0)
 
 
-def test_the_keys_with_most_demand_come_first(limiter: Limiter, store: RedisStore) -> None:
-    """Of one limit only, with what its keys decided; a limit without a key has one."""
+def test_the_keys_with_most_demand_are_listed_first(limiter: Limiter, store: RedisStore) -> None:
+    """Only keys of the given limit are listed, with their decisions; a limit without keys has one."""
     for tenant in ("calm", *["busy"] * 6):
         limiter.acquire(TENANTS, key=tenant)
         limiter.acquire(OTHER, key=tenant)
@@ -127,7 +127,7 @@ def test_the_keys_with_most_demand_come_first(limiter: Limiter, store: RedisStor
 
 
 def test_a_key_is_found_behind_the_backlog_of_another_limit(limiter: Limiter, store: RedisStore) -> None:
-    """Each order is read apart: 400 keys in line of one limit hide no denied key of another."""
+    """Each ranking is read separately: 400 keys of one limit with waiting jobs hide no denied key of another."""
     other = TokenBucket("other", "1/h", burst=1, key="{tenant}")
     for number in range(400):
         for job in range(2):
@@ -141,10 +141,10 @@ def test_a_key_is_found_behind_the_backlog_of_another_limit(limiter: Limiter, st
     assert (key.key, key.minute.units, key.minute.denials) == ("denied", 2, 2)
 
 
-def test_denials_of_a_key_are_counted_where_their_reasons_are_not(
+def test_denials_of_a_key_are_counted_without_their_reasons(
     limiter: Limiter, store: RedisStore, redis_url: str
 ) -> None:
-    """Reasons are kept of 100 000 counts; the denials of 10 000 keys are kept besides."""
+    """Reasons are kept for 100 000 counts; the denials of 10 000 keys are kept in addition."""
     for _ in range(5):
         limiter.acquire(TENANTS, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
@@ -155,7 +155,7 @@ def test_denials_of_a_key_are_counted_where_their_reasons_are_not(
 
 
 def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
-    """Pages are small, and together hold each key of the limit, and no other limit's."""
+    """Pages are small, and together they have each key of the limit, and no key of another limit."""
     limiter.acquire(TENANTS, key="0")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     now = 10**10
@@ -176,7 +176,7 @@ def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, redis_url
 
 
 def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
-    """A search that finds little goes on from page to page; the key itself is found at once."""
+    """A search that finds little continues from page to page; an exact key is found at once."""
     limiter.acquire(TENANTS, key="needle")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
@@ -194,8 +194,8 @@ def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: Red
     assert find_key(store, known, "nothing like it") is None
 
 
-def test_a_page_of_a_cluster(cluster: Cluster) -> None:
-    """Keys and slots on other nodes than the fleet's data are read where they are."""
+def test_keys_and_holders_of_a_cluster_are_found(cluster: Cluster) -> None:
+    """Keys and slots on other nodes than the fleet's data are read from those nodes."""
     slots = Concurrency("slots", 3)
     with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
         limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
@@ -215,7 +215,7 @@ def test_a_page_of_a_cluster(cluster: Cluster) -> None:
 
 
 def test_holders_are_jobs_and_workflows(limiter: Limiter, store: RedisStore) -> None:
-    """A workflow is one holder, by its name; since when is not known."""
+    """A workflow is one holder, listed by its name, and the time since when it holds is not known."""
     slots = Concurrency("slots", 3, lease=30, held_by="{workflow}")
     for _ in range(2):
         limiter.acquire(slots, job=Job(id="1", kwargs={"workflow": "a b"}))
@@ -229,7 +229,7 @@ def test_holders_are_jobs_and_workflows(limiter: Limiter, store: RedisStore) -> 
 
 
 def test_holders_of_slots_are_listed(limiter: Limiter, store: RedisStore) -> None:
-    """By their jobs, with since when, and how many slots each has; a rate has none."""
+    """Holders are listed by their jobs, with the time since when and the number of slots; a rate has no holders."""
     slots = Concurrency("slots", 3, cost=lambda job: job.kwargs.get("slots", 1))
     limiter.acquire(slots, job=Job(id="a job#1.2"))
     limiter.acquire(slots, job=Job(id="second", kwargs={"slots": 2}))

@@ -1,4 +1,4 @@
-"""The store through a client of the user's own: the whole suite, what its hooks see, and clients that cannot serve."""
+"""The store with a client that the user made: the whole suite, what the client's hooks see, and unusable clients."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from throttlekit.stores.client import ClientStore
 from throttlekit.testing import StoreConformance
 
 PARTNER = TokenBucket("partner", "1000/s", burst=1000)
-FIT: dict[str, Any] = {"socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}
+USABLE: dict[str, Any] = {"socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}
 
 
 class Hooked(redis.Redis):
-    """A client as tracing makes it: each command passes through a wrapper."""
+    """A client as tracing libraries make it: it records each command."""
 
     seen: list[Any]
 
@@ -34,7 +34,7 @@ class Hooked(redis.Redis):
 
 @pytest.fixture
 def hooked(redis_url: str) -> Iterator[Hooked]:
-    with contextlib.closing(Hooked.from_url(redis_url, **FIT)) as client:
+    with contextlib.closing(Hooked.from_url(redis_url, **USABLE)) as client:
         yield client
 
 
@@ -48,8 +48,8 @@ class TestClientStore(StoreConformance):
         return ClientStore(self.hooked)
 
 
-def test_every_decision_passes_through_the_client(hooked: Hooked) -> None:
-    """By its sha, after the first with the text, as any script of redis-py's."""
+def test_every_decision_uses_the_client(hooked: Hooked) -> None:
+    """The first decision sends the script's text, and the others its SHA, as with any script of redis-py."""
     limiter = Limiter(ClientStore(hooked))
     assert limiter.acquire(PARTNER)
     del hooked.seen[:]
@@ -58,15 +58,15 @@ def test_every_decision_passes_through_the_client(hooked: Hooked) -> None:
 
 
 def test_the_client_stays_open(hooked: Hooked) -> None:
-    """It is the caller's."""
+    """When the limiter closes, the caller's client stays open."""
     with Limiter(ClientStore(hooked)) as limiter:
         assert limiter.acquire(PARTNER)
     assert hooked.ping()
 
 
-def test_a_server_that_is_away() -> None:
-    """Its errors are mapped as those of every store, with the server's name."""
-    store = ClientStore(redis.Redis(port=1, **FIT))
+def test_an_unreachable_server_is_an_outage() -> None:
+    """The client's errors are mapped as in every store, with the server's name."""
+    store = ClientStore(redis.Redis(port=1, **USABLE))
     with pytest.raises(StoreUnavailable) as caught:
         Limiter(store).peek(PARTNER)
     assert caught.value.server == "localhost:1/0"
@@ -78,17 +78,17 @@ def test_a_server_that_is_away() -> None:
         (lambda: None, "takes a redis.Redis, not a NoneType"),
         (lambda: redis.Redis(socket_timeout=1, retry=Retry(NoBackoff(), 1)), "charged twice"),
         (lambda: redis.Redis(retry=Retry(NoBackoff(), 0), socket_timeout=None), "without a time-out"),
-        (lambda: redis.Redis(**FIT, decode_responses=True), "decodes replies"),
+        (lambda: redis.Redis(**USABLE, decode_responses=True), "decodes replies"),
     ],
 )
-def test_clients_that_cannot_serve(make: Callable[[], Any], match: str) -> None:
-    """The error says how to make one that can."""
+def test_unusable_clients_are_rejected(make: Callable[[], Any], match: str) -> None:
+    """The error says how to create a usable client."""
     with pytest.raises(ConfigurationError, match=match):
         ClientStore(make())
 
 
-def test_a_cluster_has_a_client_of_its_own(cluster: Cluster) -> None:
-    """It is reached by a URL, or as client=."""
+def test_a_cluster_client_is_rejected(cluster: Cluster) -> None:
+    """A cluster is given by a URL, or as client=, and not as a ClientStore."""
     host, _, port = cluster.url.rpartition("/")[2].partition(":")
     with pytest.raises(ConfigurationError, match="not a RedisCluster"):
         ClientStore(redis.RedisCluster(host=host, port=int(port)))

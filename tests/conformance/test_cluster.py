@@ -1,4 +1,4 @@
-"""Claims in several hash slots of a Redis Cluster: charged one after the other, given back when one denies."""
+"""Claims in several hash slots of a Redis Cluster: charged one after the other, and returned when one denies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _nodes(cluster: Cluster) -> Iterator[list[Any]]:
 
 
 def _on_node(number: int, kind: type[Limit], rate: str, **options: Any) -> Limit:
-    """A limit whose name lies on node *number* of three."""
+    """Return a limit whose keys are on node *number* of three."""
     for i in itertools.count():
         limit = kind(f"{kind.algorithm}-{i}", rate, **options)  # type: ignore[call-arg]
         slot = key_slot(bucket_name(limit.name, "", limit.fingerprint).encode())
@@ -74,11 +74,11 @@ def _calls(nodes: Sequence[Any], command: str) -> list[int]:
 # Round trips
 
 
-def test_one_call_for_each_hash_slot_and_one_more_to_give_back(cluster: Cluster, limiter: Limiter) -> None:
-    """A grant is one EVALSHA for each hash slot; a denial stops, and gives back what was charged before it."""
+def test_one_call_for_each_hash_slot_and_one_more_to_return_units(cluster: Cluster, limiter: Limiter) -> None:
+    """A grant is one EVALSHA for each hash slot; a denial ends the request, and earlier charges are returned."""
     limits = [_on_node(node, TokenBucket, f"{10 + node}/h", burst=2) for node in range(3)]  # the scarcest first
     with _nodes(cluster) as nodes:
-        for _ in range(2):  # the second finds every script known
+        for _ in range(2):  # for the second, each node knows every script
             limiter.acquire(*limits)
         limiter.reset(*limits)
         before = _calls(nodes, "evalsha")
@@ -99,8 +99,8 @@ def test_one_call_for_each_hash_slot_and_one_more_to_give_back(cluster: Cluster,
 
 
 @pytest.mark.parametrize("denies", [0, 1, 2])
-def test_denial_anywhere_leaves_every_stored_value(cluster: Cluster, limiter: Limiter, denies: int) -> None:
-    """After a denial the stored values are what they were before, byte for byte, also where limits were used."""
+def test_a_denial_changes_no_stored_value(cluster: Cluster, limiter: Limiter, denies: int) -> None:
+    """After a denial by any limit, the stored values are the same to the byte, also of limits that were used."""
     limits = [
         _on_node(0, TokenBucket, "1/h", burst=5),
         _on_node(1, FixedWindow, "5/year"),
@@ -119,7 +119,7 @@ def test_denial_anywhere_leaves_every_stored_value(cluster: Cluster, limiter: Li
 
 
 def test_every_verb_reaches_every_node(cluster: Cluster) -> None:
-    """By the nodes' own clocks, also after the limiter was closed."""
+    """Each method works on limits of every node, by the nodes' own clocks, also after the limiter was closed."""
     limits = [_on_node(node, SlidingLog, "9/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     decision = limiter.acquire(*limits, cost=9)
@@ -139,8 +139,8 @@ def test_every_verb_reaches_every_node(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["{a}", "}{", "a{b}c", "{}", "\n", "🙂{🙂}", "x" * 10_000 + "{tag}"])
-def test_name_with_hash_tags_stays_in_one_hash_slot(cluster: Cluster, limiter: Limiter, name: str) -> None:
-    """With any braces in a name or a key, bucket and line share the hash slot, also by the server's own count."""
+def test_a_name_with_hash_tags_uses_one_hash_slot(cluster: Cluster, limiter: Limiter, name: str) -> None:
+    """With any braces in a name or a key, the bucket and the waitlist share a hash slot, as the server computes it."""
     limit = TokenBucket(name, "1/h", key="{account}")
     buckets = [bucket_name(name, key, limit.fingerprint) for key in (name, "{x}", "}", "")]
     with _nodes(cluster) as nodes:
@@ -154,7 +154,7 @@ def test_name_with_hash_tags_stays_in_one_hash_slot(cluster: Cluster, limiter: L
 
 
 def test_keys_of_one_limit_are_spread(cluster: Cluster, limiter: Limiter) -> None:
-    """The tenants of one limit lie on all nodes, not on one."""
+    """The keys of one limit are on all nodes, not on one."""
     limit = TokenBucket("partner", "10/s", key="{account}")
     for account in range(60):
         limiter.acquire(limit, key=account)
@@ -168,7 +168,9 @@ def test_keys_of_one_limit_are_spread(cluster: Cluster, limiter: Limiter) -> Non
 
 
 def _server_error(error: ConfigurationError) -> str:
-    """The first word of the server's error. redis-py 5.0 has classes for these, and uses them in clusters only."""
+    """
+    Return the first word of the server's error. redis-py 5.0 has classes for some, and uses them only in clusters.
+    """
     kinds = {
         redis.exceptions.MovedError: "MOVED",
         redis.exceptions.AskError: "ASK",
@@ -177,13 +179,13 @@ def _server_error(error: ConfigurationError) -> str:
     return kinds.get(type(error.__cause__)) or str(error.__cause__).split()[0]
 
 
-def test_url_of_one_node_is_a_configuration_error(cluster: Cluster) -> None:
-    """With redis:// and one node's address, keys of other nodes are a ConfigurationError in every verb."""
+def test_the_url_of_one_node_is_a_configuration_error(cluster: Cluster) -> None:
+    """With redis:// and the address of one node, every method raises ConfigurationError for keys of other nodes."""
     limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
     granted = Limiter().acquire(limits[1])
     with contextlib.closing(Limiter(cluster.node_urls[0])) as limiter:
         assert limiter.acquire(limits[0])
-        asked = [
+        calls = [
             lambda: limiter.acquire(limits[1], job=Job(id="1")),
             lambda: limiter.acquire(limits[0], limits[1]),
             lambda: limiter.peek(limits[2]),
@@ -191,9 +193,9 @@ def test_url_of_one_node_is_a_configuration_error(cluster: Cluster) -> None:
             lambda: limiter.reset(limits[2]),
         ]
         causes: list[str] = []
-        for ask in asked:
+        for call in calls:
             with pytest.raises(ConfigurationError) as caught:
-                ask()
+                call()
             assert str(caught.value).endswith("write its URL as redis+cluster://host:port")
             assert "127.0.0.1" not in str(caught.value)
             causes.append(_server_error(caught.value))
@@ -201,10 +203,10 @@ def test_url_of_one_node_is_a_configuration_error(cluster: Cluster) -> None:
         assert limiter.peek(limits[0]).remaining == 1
 
 
-def test_cluster_that_cannot_be_used_says_why(
+def test_an_unusable_cluster_is_logged_with_a_remedy(
     cluster: Cluster, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that is not a cluster, a user who may not list the nodes, a wrong password: each with a remedy."""
+    """The log has a remedy for a server that is not a cluster, a user who cannot list nodes, and a wrong password."""
     allowed = ["~tk1:*", "+@read", "+@write", "+@connection", "-@dangerous", "+select", "+eval", "+evalsha", "+time"]
     with _nodes(cluster) as nodes:
         for node in nodes:
@@ -221,7 +223,7 @@ def test_cluster_that_cannot_be_used_says_why(
             assert message in caplog.text
             assert "hunter" not in caplog.text
         for node in nodes:
-            node.execute_command("ACL", "SETUSER", "limits", "+cluster", "+info")  # redis-py 5.0 asks for both
+            node.execute_command("ACL", "SETUSER", "limits", "+cluster", "+info")  # redis-py 5.0 needs both
         with contextlib.closing(
             Limiter(RedisClusterStore(cluster.url.replace("//", "//limits:hunter2@"), timeout=5))
         ) as limiter:
@@ -231,10 +233,11 @@ def test_cluster_that_cannot_be_used_says_why(
             node.execute_command("ACL", "DELUSER", "limits")
 
 
-def test_hash_slot_that_is_moving_is_a_failure(cluster: Cluster) -> None:
+def test_a_moving_hash_slot_is_a_failure(cluster: Cluster) -> None:
     """
-    A node that gives a hash slot away answers ASK: by redis:// that is the same mistake. By the cluster's URL jobs
-    are deferred until it has moved: Redis runs nothing on two new keys of such a slot. Nothing is charged.
+    A node from which a hash slot moves away replies ASK. With redis:// that is the same configuration error. With the
+    cluster's URL, jobs are deferred until the slot has moved, because Redis runs no command on two new keys of such a
+    slot. Nothing is charged.
     """
     limit = _on_node(0, TokenBucket, "10/s", burst=2)
     slot = key_slot(bucket_name(limit.name, "", limit.fingerprint).encode())
@@ -255,38 +258,41 @@ def test_hash_slot_that_is_moving_is_a_failure(cluster: Cluster) -> None:
         assert limiter.acquire(limit)
 
 
-# Who listens
+# Listeners
 
 
-def test_an_owner_listens_at_each_node_that_it_asks(own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node counts its own receivers. Its process knew one node when it began, and its list is on another."""
+def test_an_owner_listens_at_each_node_that_it_calls(own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    An owner listens at a node that its client did not know when it began: a node counts only its own receivers, and
+    the waitlist may be on any node.
+    """
     limit = _on_node(1, TokenBucket, "1/h", burst=1)
     with contextlib.closing(RedisClusterStore(own_cluster.url, timeout=5)) as store:
-        claim, heard = Bench(store).claim(limit), list[str]()
+        claim, received = Bench(store).claim(limit), list[str]()
         node = store._redis_py().get_node_from_key(claim.bucket)
         others = [each for each in store._redis_py().get_primaries() if each.name != node.name]
         listening: list[str] = []
         with monkeypatch.context() as patched:
             patched.setattr(type(store._redis_py()), "get_primaries", lambda _: others)
             end = store.listen(
-                "p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append("")
+                "p", lambda _, wakes: received.extend(each.id for each in wakes), lambda: listening.append("")
             )
         assert store.decide([claim], Requester(Caller.JOB, "zero", "p", 2)).allowed
         assert store.decide([claim], Requester(Caller.JOB, "one", "p", 2)).kept is not None
-        wait_until(lambda: len(listening) == 3, description="it listens at each of the three nodes")
+        wait_until(lambda: len(listening) == 3, description="the owner listens at each of the three nodes")
         store.reset([claim.bucket])
         assert store.decide([claim], Requester(Caller.JOB, "zero", "p", 2)).allowed
         assert store.decide([claim], Requester(Caller.JOB, "one", "p", 2)).kept is not None
         store.settle([Correction(claim.bucket, claim.algorithm, 0, -claim.algorithm.size)])
-        wait_until(lambda: heard, description="it is woken")
+        wait_until(lambda: received, description="the job is woken")
         found = store.where([claim], "one")
         assert found is not None
         assert found.state is State.WOKEN
         end()
 
 
-def test_an_owner_that_does_not_listen_is_passed_over(cluster: Cluster) -> None:
-    """Its process is dead: a job that comes later takes the unit at once."""
+def test_an_owner_that_does_not_listen_is_skipped(cluster: Cluster) -> None:
+    """If the process of the first job is dead, a later job takes the unit at once."""
     claim = Bench(RedisClusterStore(cluster.url, timeout=5)).claim(_on_node(1, TokenBucket, "1/s", burst=1))
     with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
         store.reset([claim.bucket])
@@ -299,8 +305,8 @@ def test_an_owner_that_does_not_listen_is_passed_over(cluster: Cluster) -> None:
 # Nodes that fail
 
 
-def test_node_that_is_down_gives_back_what_the_others_charged(own_cluster: Cluster) -> None:
-    """A SIGKILLed master is StoreUnavailable, in any order of limits; the other nodes' limits are unchanged."""
+def test_a_node_that_is_down_leaves_no_charge_on_the_others(own_cluster: Cluster) -> None:
+    """A killed master raises StoreUnavailable, in any order of limits; the limits of other nodes are unchanged."""
     limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(own_cluster.url, timeout=5))
     assert limiter.acquire(*limits, cost=2)
@@ -323,8 +329,8 @@ def test_node_that_is_down_gives_back_what_the_others_charged(own_cluster: Clust
     limiter.close()
 
 
-def test_node_that_hangs_is_called_once(cluster: Cluster) -> None:
-    """A node that does not answer in time is StoreUnavailable, and the command is not sent again."""
+def test_a_node_that_hangs_is_called_once(cluster: Cluster) -> None:
+    """A node that does not reply in time is StoreUnavailable, and the command is not sent again."""
     limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=1))
     assert limiter.acquire(*limits)
@@ -338,13 +344,13 @@ def test_node_that_hangs_is_called_once(cluster: Cluster) -> None:
         assert nodes[1].ping()
         assert _calls(nodes, "evalsha")[1] - before <= 1
     assert _remaining(limiter, [limits[0], limits[2]]) == [4, 4]
-    wait_until(lambda: limiter.acquire(limits[1], cost=0), description="the node is asked again")
+    wait_until(lambda: limiter.acquire(limits[1], cost=0), description="the node is called again")
     assert limiter.peek(limits[1]).remaining in (3, 4)  # whether it was charged cannot be known
     limiter.close()
 
 
-def test_error_in_one_hash_slot_does_not_stop_the_others(cluster: Cluster) -> None:
-    """With a key of another type in the first: charges in the others are settled, and the error is raised."""
+def test_an_error_in_one_hash_slot_does_not_stop_the_others(cluster: Cluster) -> None:
+    """If the first key has another type, the charges in the other slots are settled, and the error is raised."""
     limits = [_on_node(node, SlidingLog, "5/h", cost=lambda job: 3) for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     granted = limiter.acquire(*limits, job=Job(id="1"))
@@ -360,10 +366,10 @@ def test_error_in_one_hash_slot_does_not_stop_the_others(cluster: Cluster) -> No
     limiter.close()
 
 
-def test_hash_slot_that_moved_is_followed_and_one_without_a_node_is_a_failure(own_cluster: Cluster) -> None:
+def test_a_moved_hash_slot_is_followed_and_one_without_a_node_is_a_failure(own_cluster: Cluster) -> None:
     """
-    After a hash slot has moved to another node, the next decision goes there, once. A cluster that does not
-    cover all hash slots is StoreUnavailable, and what other nodes charged is given back.
+    After a hash slot has moved to another node, the next decision is made there, once. A cluster that does not cover
+    all hash slots is StoreUnavailable, and the charges of other nodes are returned.
     """
     limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
     slot = key_slot(bucket_name(limits[2].name, "", limits[2].fingerprint).encode())

@@ -21,26 +21,26 @@ COMMANDS = [
 ]
 
 
-def test_one_server_runs_them_in_order(redis_url: str) -> None:
+def test_one_server_runs_commands_in_order(redis_url: str) -> None:
     """The replies are in the order of the commands."""
     with contextlib.closing(RedisStore(redis_url)) as store:
         assert store.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
 
 
-def test_cluster_runs_them_in_order(cluster: Cluster) -> None:
-    """All keys of the fleet share one hash slot."""
+def test_a_cluster_runs_commands_in_order(cluster: Cluster) -> None:
+    """A cluster runs the commands in order, because all keys of the fleet share one hash slot."""
     with contextlib.closing(RedisClusterStore(cluster.url)) as store:
         assert store.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
 
 
-def test_server_that_is_not_there_is_an_outage() -> None:
-    """It raises StoreUnavailable, like any other call."""
+def test_a_missing_server_is_an_outage() -> None:
+    """If the server cannot be reached, commands raise StoreUnavailable, like any other call."""
     with contextlib.closing(RedisStore("redis://127.0.0.1:1/0")) as store, pytest.raises(StoreUnavailable):
         store.commands(COMMANDS)
 
 
 def test_memory_has_no_commands() -> None:
-    """Limits in memory hold in this process only: there is no fleet."""
+    """A store in memory has no commands: its limits are those of one process, so there is no fleet."""
     store = CircuitBreaker(MemoryStore())
     assert not store.shared
     with pytest.raises(TypeError, match="MemoryStore"):

@@ -1,4 +1,4 @@
-"""Live control on a server: every process follows within 2 seconds, and every change is recorded."""
+"""Live control on a server: every process applies a rule within 2 seconds, and every change is recorded."""
 
 from __future__ import annotations
 
@@ -39,25 +39,27 @@ def reason(limiter: Limiter, limit: Any = LIMIT, **arguments: Any) -> str:
     return limiter.acquire(limit, job=Job(id="1", kwargs=arguments)).reason
 
 
-def test_first_decision_of_a_process_knows_the_rules(control: Control, limiter: Limiter) -> None:
-    """A process that starts while a limit is paused allows nothing: not even one job."""
+def test_the_first_decision_of_a_process_follows_the_rules(control: Control, limiter: Limiter) -> None:
+    """A process that starts while a limit is paused admits no job."""
     control.pause("api")
     assert reason(limiter) == "paused"
 
 
-def test_running_processes_follow(redis_url: str, control: Control, limiter: Limiter) -> None:
-    """Each limiter follows each verb within two runs of the reporter, and its end too."""
+def test_running_processes_apply_new_rules(redis_url: str, control: Control, limiter: Limiter) -> None:
+    """Each limiter applies a new rule within two runs of the reporter, and also its end."""
     with contextlib.closing(Limiter(patient(redis_url))) as other:
         for each in (limiter, other):
             assert reason(each) == "allowed"
         control.pause(LIMIT)
-        wait_until(lambda: [reason(each) for each in (limiter, other)] == ["paused"] * 2, description="both follow")
+        wait_until(lambda: [reason(each) for each in (limiter, other)] == ["paused"] * 2, description="both are paused")
         control.resume(LIMIT)
-        wait_until(lambda: [reason(each) for each in (limiter, other)] == ["allowed"] * 2, description="both go on")
+        wait_until(
+            lambda: [reason(each) for each in (limiter, other)] == ["allowed"] * 2, description="both admit jobs again"
+        )
 
 
-def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None:
-    """Another rate, shadow mode, enforced again, and as declared."""
+def test_each_rule_takes_effect(control: Control, limiter: Limiter) -> None:
+    """A new rate, shadow mode, and their ends, when the limit is enforced and as declared again."""
     assert reason(limiter) == "allowed"
     control.set("api", "1/day", burst=1)
     limiter.fleet.follow()
@@ -70,33 +72,33 @@ def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None
     assert reason(limiter) != "allowed"
     control.unset("api")
     limiter.fleet.follow()
-    assert limiter.peek(LIMIT).remaining == 0, "no change gives a unit"
-    wait_until(lambda: reason(limiter) == "allowed", description="it fills at its own rate again")
+    assert limiter.peek(LIMIT).remaining == 0, "no change grants a unit"
+    wait_until(lambda: reason(limiter) == "allowed", description="the bucket fills at its own rate again")
 
 
-def test_rate_that_is_set_keeps_line_and_pause(redis_url: str, control: Control, limiter: Limiter) -> None:
+def test_a_rate_that_is_set_keeps_waitlist_and_pause(redis_url: str, control: Control, limiter: Limiter) -> None:
     """
-    Also while one process knows the rule, and another does not yet: both count in one bucket, with one line, and a
-    pause after a 429 holds in both. The fleet sees one limit, with the rate that is in force.
+    While one process knows the rule and another does not yet, both count in one bucket, with one waitlist, and a pause
+    after a 429 applies in both. The fleet has one limit, with the rate that is in force.
     """
     limit = TokenBucket("api", "1/d", burst=20)
-    with contextlib.closing(Limiter(patient(redis_url))) as late:
-        late.fleet.follow()
-        late.fleet.overrides._follower.follow = lambda: None  # type: ignore[method-assign]
-        taken = late.acquire(limit, cost=20)
-        late.acquire(limit, job=Job(id="first"))
+    with contextlib.closing(Limiter(patient(redis_url))) as outdated:
+        outdated.fleet.follow()
+        outdated.fleet.overrides._follower.follow = lambda: None  # type: ignore[method-assign]
+        taken = outdated.acquire(limit, cost=20)
+        outdated.acquire(limit, job=Job(id="first"))
         control.set("api", "2/d", burst=40)
-        wait_until(lambda: limiter.in_force([limit], None)[0].amount == 2, description="the rule holds")
-        assert [each.acquire(limit).reason for each in (limiter, late) * 3] == ["exhausted"] * 6
-        late.settle(taken, actual=19)
+        wait_until(lambda: limiter.in_force([limit], None)[0].amount == 2, description="the rule is in force")
+        assert [each.acquire(limit).reason for each in (limiter, outdated) * 3] == ["exhausted"] * 6
+        outdated.settle(taken, actual=19)
         assert limiter.acquire(limit, job=Job(id="new")).reason == "in line"
         assert limiter.acquire(limit, job=Job(id="first"))
-        late.pause(limit, 60)
+        outdated.pause(limit, 60)
         assert limiter.acquire(limit, job=Job(id="second")).reason == "paused"
     limiter.flush()
     wait_until(
         lambda: [each.limit.amount for each in definitions_of(control._store) if each.limit.name == "api"] == [2],
-        description="the fleet has reported it",
+        description="the fleet has reported the rate",
     )
     (known,) = (each for each in definitions_of(control._store) if each.limit.name == "api")
     (key,) = pressing_keys(control._store, known, 10)
@@ -105,10 +107,10 @@ def test_rate_that_is_set_keeps_line_and_pause(redis_url: str, control: Control,
     assert control.reset("api")
 
 
-def test_group_is_scaled_and_restored(redis_url: str, control: Control, limiter: Limiter) -> None:
+def test_a_group_is_scaled_and_restored(redis_url: str, control: Control, limiter: Limiter) -> None:
     """
-    All limits that the pattern matches, of each process, with what was counted, the line and a pause; a name's own rule
-    counts before. `unset` of the pattern ends the pattern's rule alone.
+    All limits that the pattern matches are scaled, in each process, and keep their counts, waitlists and pauses. A rule
+    for one name has priority. `unset` of the pattern ends only the pattern's rule.
     """
     limits = [TokenBucket("llm-a", "2/d", burst=20), TokenBucket("llm-b", "4/d", burst=20)]
     with contextlib.closing(Limiter(patient(redis_url))) as other:
@@ -122,7 +124,7 @@ def test_group_is_scaled_and_restored(redis_url: str, control: Control, limiter:
                 lambda each=each: [
                     (limit.amount, limit.period_us // 86_400_000_000) for limit in each.in_force(limits, None)
                 ] == [(1, 1), (251, 250)],
-                description="the rules hold",
+                description="the rules are in force",
             )  # fmt: skip
             assert each.acquire(limits[0]).reason in ("exhausted", "in line")
         other.pause(limits[1], 60)
@@ -131,14 +133,16 @@ def test_group_is_scaled_and_restored(redis_url: str, control: Control, limiter:
         assert control.scale("llm-a", None) == ()
         (ended,) = control.scale("llm-*", None)
         assert (ended.before, ended.after) == (change.after, None)
-        wait_until(lambda: limiter.in_force(limits, None)[0] == limits[0], description="the rate is whole again")
+        wait_until(
+            lambda: limiter.in_force(limits, None)[0] == limits[0], description="the rate is the declared one again"
+        )
         assert limiter.in_force(limits, None)[1].amount == 251
         assert not limiter.acquire(limits[0], job=Job(id="first"))
     assert [each.verb for each in control.history()] == ["scale"] * 3
 
 
-def test_a_clock_that_steps_back_makes_no_rule_longer(redis_url: str, control: Control, limiter: Limiter) -> None:
-    """The store's clock was an hour ahead as an operator said 30 s: the fleet keeps that the 30 s begin now."""
+def test_a_clock_that_steps_back_extends_no_rule(redis_url: str, control: Control, limiter: Limiter) -> None:
+    """If the store's clock was an hour ahead when a pause of 30 s was made, the 30 s begin now, and this is stored."""
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         ahead_us = (int(client.time()[0]) + 3600) * 1_000_000
         rule = Rule(what="pause", name="api", since_us=ahead_us, until_us=ahead_us + 30_000_000, by="ann")
@@ -153,11 +157,13 @@ def test_a_clock_that_steps_back_makes_no_rule_longer(redis_url: str, control: C
         assert kept["since"] <= int(client.time()[0] + 1) * 1_000_000
         assert kept["by"] == "ann"
         limiter.fleet.follow()
-        assert client.hget(RULES, field_of("pause", "api", None)) == value, "once, and not with each beat"
+        assert client.hget(RULES, field_of("pause", "api", None)) == value, (
+            "the rule is corrected once, and not with each run"
+        )
 
 
-def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter) -> None:
-    """Without a key all keys are paused, also keys that were never used; with a key, only that one."""
+def test_a_pause_is_for_every_key_or_for_one(control: Control, limiter: Limiter) -> None:
+    """Without a key, all keys are paused, also keys that were never used; with a key, only that one."""
     control.pause(KEYED, key=7)
     assert reason(limiter, KEYED, account=7) == "paused"
     assert reason(limiter, KEYED, account=8) == "allowed"
@@ -170,21 +176,21 @@ def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter
     assert reason(limiter, KEYED, account=7) == "allowed"
 
 
-def test_pause_ends_by_itself(control: Control, limiter: Limiter) -> None:
-    """A pause with an end needs no `resume`; the job's delay is the time until then."""
+def test_a_pause_with_a_duration_ends_without_resume(control: Control, limiter: Limiter) -> None:
+    """A pause with a duration needs no `resume`, and a job's delay is the time until its end."""
     (change,) = control.pause("api", duration=3)
     decision = limiter.acquire(LIMIT, job=Job(id="1"))
     assert decision.reason == "paused"
     assert 0 < decision.retry_after <= 3
     assert change.after is not None
     assert change.after.until_us - change.after.since_us == 3_000_000
-    wait_until(lambda: reason(limiter) == "allowed", description="it is over")
-    wait_until(lambda: control.rules() == (), description="it is over by the store's clock as well")
+    wait_until(lambda: reason(limiter) == "allowed", description="the pause is over")
+    wait_until(lambda: control.rules() == (), description="the pause is over by the store's clock too")
     assert control.resume("api") == ()
 
 
-def test_new_amount_of_a_concurrency_limit_counts_the_holders(control: Control, limiter: Limiter) -> None:
-    """From 3 to 2: the third waits until two have ended, because the holders still count."""
+def test_a_new_number_of_slots_counts_the_holders(control: Control, limiter: Limiter) -> None:
+    """When 3 slots become 2, the next job waits until two of three holders have ended, because they still count."""
     held = [limiter.acquire(SLOTS, job=Job(id=str(number))) for number in range(3)]
     control.set(SLOTS, 2)
     limiter.fleet.follow()
@@ -195,8 +201,11 @@ def test_new_amount_of_a_concurrency_limit_counts_the_holders(control: Control, 
     limiter.release(held[2])
 
 
-def test_every_change_is_kept(control: Control, redis_url: str) -> None:
-    """Who, when, from, to; the newest first; the last thousand, with a time to live."""
+def test_every_change_is_recorded(control: Control, redis_url: str) -> None:
+    """
+    The history has the operator, the time, and the rule before and after. It has the newest first, at most a
+    thousand, and expires.
+    """
     control.set("api", "50/s", burst=5)
     control.set("api", "60/s")
     control.unset("api")
@@ -220,8 +229,8 @@ def test_every_change_is_kept(control: Control, redis_url: str) -> None:
     assert len(control.history()) == 5
 
 
-def test_history_leaves_out_what_another_release_wrote(control: Control, redis_url: str) -> None:
-    """An entry that is torn, foreign or of an impossible time is left out; the others are returned."""
+def test_the_history_skips_entries_of_another_release(control: Control, redis_url: str) -> None:
+    """An entry that is torn, foreign or has an impossible time is skipped; the others are returned."""
     control.pause(LIMIT)
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         (kept,) = client.lrange(HISTORY, 0, -1)
@@ -232,8 +241,8 @@ def test_history_leaves_out_what_another_release_wrote(control: Control, redis_u
     assert [change.verb for change in control.history()] == ["pause"]
 
 
-def test_names_leave_out_what_another_release_wrote(control: Control, limiter: Limiter, redis_url: str) -> None:
-    """Every command reads the names first: nothing that is stored there may keep it from its work."""
+def test_names_skip_entries_of_another_release(control: Control, limiter: Limiter, redis_url: str) -> None:
+    """Every command reads the names first, so no entry there may make a command fail."""
     limiter.acquire(LIMIT)
     limiter.close()
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
@@ -242,22 +251,22 @@ def test_names_leave_out_what_another_release_wrote(control: Control, limiter: L
     assert control.names() == (LIMIT.name,)
 
 
-def test_ending_nothing_is_not_a_change(control: Control) -> None:
+def test_the_end_of_an_absent_rule_is_no_change(control: Control) -> None:
     """Ending a rule that is not in force changes nothing, and is not recorded."""
     for verb in (control.resume, control.unset, control.enforce, control.reset, control.clear_line):
         assert verb("api") == ()
     assert control.history() == ()
 
 
-def test_reset_forgets_by_name(control: Control, limiter: Limiter) -> None:
-    """Full buckets, of one key or of all, also where names begin alike; a pause after a 429 ends."""
+def test_reset_by_name(control: Control, limiter: Limiter) -> None:
+    """A reset fills the bucket of one key or of all, also if names begin alike, and ends a pause after a 429."""
     daily, other = (TokenBucket(name, "2/day", key="{account}") for name in ("daily", "daily:2"))
     for limit in (daily, other):
         for account in (1, 2):
             limiter.acquire(limit, key=account, cost=1)
     limiter.pause(daily, 3600, key=1)
     (change,) = control.reset("daily", key=1)
-    assert change.forgotten == 2  # what is taken, and the pause
+    assert change.forgotten == 2  # the charge, and the pause
     assert limiter.peek(daily, key=1)
     assert not limiter.acquire(daily, key=2)
     control.reset(daily)
@@ -267,8 +276,11 @@ def test_reset_forgets_by_name(control: Control, limiter: Limiter) -> None:
     assert [each.verb for each in control.history()] == ["reset", "reset"]
 
 
-def test_line_is_cleared_by_name(control: Control, limiter: Limiter) -> None:
-    """Of one key or of all, also where names begin alike; what was counted stays, and so does a pause after a 429."""
+def test_a_waitlist_is_cleared_by_name(control: Control, limiter: Limiter) -> None:
+    """
+    The waitlist of one key or of all is cleared, also if names begin alike. The counts stay, and so does a pause after
+    a 429.
+    """
     daily, other = (TokenBucket(name, "2/day", burst=2, key="{account}") for name in ("daily", "daily:2"))
     for limit in (daily, other):
         for account in (1, 2, 3):
@@ -291,16 +303,16 @@ def test_line_is_cleared_by_name(control: Control, limiter: Limiter) -> None:
 
 
 def test_ended_rules_are_deleted(control: Control, redis_url: str) -> None:
-    """A rule that has ended by itself is deleted by the next change, and was not in force meanwhile."""
+    """A rule whose duration is over is not in force, and the next change deletes it."""
     control.pause("old", duration=0.01)
-    wait_until(lambda: control.rules() == (), description="it is over")
+    wait_until(lambda: control.rules() == (), description="the pause is over")
     control.pause("new")
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         assert client.hlen(RULES) == 1
 
 
-def test_works_on_a_cluster(cluster: Cluster) -> None:
-    """The same on a cluster."""
+def test_live_control_works_on_a_cluster(cluster: Cluster) -> None:
+    """On a cluster, the rules reach the keys of every node."""
     with contextlib.closing(Limiter(cluster.url)) as limiter, Control(limiter) as control:
         for account in range(9):
             assert reason(limiter, KEYED, account=account) == "allowed"
@@ -317,7 +329,7 @@ def test_works_on_a_cluster(cluster: Cluster) -> None:
 
 
 def test_memory_has_no_fleet() -> None:
-    """A limiter in memory raises, and the message says how to pause its limits."""
+    """`Control` of a limiter in memory raises, and the message says how to pause its limits."""
     with pytest.raises(ConfigurationError, match="limiter in memory"):
         Control("memory://")
     with pytest.raises(ConfigurationError, match="limiter in memory"):
@@ -354,7 +366,7 @@ def test_memory_has_no_fleet() -> None:
     ],
 )
 def test_wrong_arguments_are_configuration_errors(control: Control, verb: str, arguments: Any, message: str) -> None:
-    """The message has the value and what would be right, as the limit's own constructor says; nothing is changed."""
+    """The message has the value and what would be right, as the limit's constructor says; nothing is changed."""
     *positional, named = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
     with pytest.raises(ConfigurationError, match=message):
         getattr(control, verb)(*positional, **named)
@@ -362,10 +374,13 @@ def test_wrong_arguments_are_configuration_errors(control: Control, verb: str, a
 
 
 def test_rules_are_bounded(control: Control, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every process reads all rules: one too many is rejected, with what to do. Changing a rule adds none."""
+    """
+    Every process reads all rules, so one rule too many is rejected, and the message says what to do. A change of a rule
+    adds none.
+    """
     monkeypatch.setattr("throttlekit.control.MOST_RULES", 3)
     control.pause("api", key=0, duration=0.01)
-    wait_until(lambda: not control.rules(), description="the first is over")
+    wait_until(lambda: not control.rules(), description="the first pause is over")
     for key in range(1, 4):
         control.pause("api", key=key)
     with pytest.raises(ConfigurationError, match="3 rules are in force already"):
@@ -376,8 +391,8 @@ def test_rules_are_bounded(control: Control, redis_url: str, monkeypatch: pytest
     assert len(control.history()) == 7
 
 
-def test_month_is_set_by_name(control: Control, limiter: Limiter) -> None:
-    """A quota of a month takes another amount by its name; a burst for a month is refused, as no limit has one."""
+def test_a_monthly_rate_is_set_by_name(control: Control, limiter: Limiter) -> None:
+    """A monthly quota gets another amount by its name; a burst for a month is rejected, because no limit has one."""
     quota = FixedWindow("quota", "100/month")
     (change,) = control.set("quota", "1/month")
     assert change.after is not None
@@ -390,15 +405,18 @@ def test_month_is_set_by_name(control: Control, limiter: Limiter) -> None:
 
 
 def test_rates_of_the_application_are_one_count_on_a_server(control: Control, limiter: Limiter) -> None:
-    """A key that has used up one rate has no fresh budget at another, nor at one that is set; and the fleet sees it."""
+    """
+    A key that has used up one rate has no new budget at another rate, nor at a rate that is set. The fleet reports the
+    limit.
+    """
     limit = TokenBucket("varying", lambda job: job.arguments["rate"], key="{account}")
     assert reason(limiter, limit, rate="10/d", account=1) == "allowed"
     assert reason(limiter, limit, rate="11/d", account=1) == "exhausted"
     assert reason(limiter, limit, rate="11/d", account=2) == "allowed"
     control.set("varying", "12/d")
-    asked = Job(kwargs={"rate": "11/d"})
-    wait_until(lambda: limiter.in_force([limit], asked) == [limit.at("12/d")], description="the rule holds")
+    requesting = Job(kwargs={"rate": "11/d"})
+    wait_until(lambda: limiter.in_force([limit], requesting) == [limit.at("12/d")], description="the rule is in force")
     assert limiter.in_force([limit], None) == [limit]
     assert reason(limiter, limit, rate="11/d", account=2) == "exhausted"
     limiter.flush()
-    wait_until(lambda: "varying" in control.names(), description="the fleet has heard of it")
+    wait_until(lambda: "varying" in control.names(), description="the fleet knows the limit")

@@ -1,4 +1,4 @@
-"""What processes report to the fleet, on real servers: readable from the store alone, bounded, expiring."""
+"""The reports of processes to the fleet, on real servers: they are read from the store, are bounded, and expire."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def _check(keys: tuple[Key, ...]) -> None:
         assert each.key == "a"
         assert (each.minute.units, each.minute.denials) == (2, 3)
         assert (each.used, each.capacity) == (2, 2)
-        if not isinstance(each.limit, Concurrency):  # nobody knows yet how long its slots are held
+        if not isinstance(each.limit, Concurrency):  # how long its slots are held is not known yet
             assert each.waiting == pytest.approx(3, abs=1)
             assert each.last_starts is not None
             assert each.last_starts > 0
 
 
-def test_slots_in_use_are_the_capacity_of_those_that_adapt(limiter: Limiter, store: RedisStore) -> None:
-    """Full is what is full now; the definition says the rest."""
+def test_the_capacity_of_adaptive_slots_is_the_current_one(limiter: Limiter, store: RedisStore) -> None:
+    """The capacity shown is the current number of slots; the definition has the maximum."""
     llm = Concurrency("llm", 9, adapt=ByLatency(2))
     for capacity in (2, 4):
         held = limiter.acquire(llm)
@@ -84,10 +84,10 @@ def test_slots_in_use_are_the_capacity_of_those_that_adapt(limiter: Limiter, sto
         assert (key.used, key.capacity, key.limit.capacity) == (1, capacity, 9)
         limiter.release(held)
         if capacity == 2:
-            _teach(store, llm, held.leases[0].bucket)
+            _double_slots(store, llm, held.leases[0].bucket)
 
 
-def _teach(store: RedisStore, limit: Concurrency, bucket: str) -> None:
+def _double_slots(store: RedisStore, limit: Concurrency, bucket: str) -> None:
     now_us = time.time_ns() // 1000
     for number in range(16):
         leases = [Lease(bucket, limit.bind(1, 0, f"{name}#{number}"), now_us + number) for name in ("a", "b")]
@@ -97,7 +97,10 @@ def _teach(store: RedisStore, limit: Concurrency, bucket: str) -> None:
 
 
 def test_the_oldest_holders_age_is_shown(limiter: Limiter, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often its lease was renewed, and whatever the other holders: so an operator finds bodies that hang."""
+    """
+    The age of the oldest holder is shown, whatever other holders there are and however often its lease was renewed, so
+    that an operator finds bodies that hang.
+    """
     slots, now_ns = Concurrency("slots", 3), time.time_ns()
     monkeypatch.setattr("throttlekit._engine.claims.time.time_ns", lambda: now_ns - 3_600 * 10**9)
     oldest = limiter.acquire(slots, job=Job(id="#1.2"))
@@ -113,21 +116,21 @@ def test_the_oldest_holders_age_is_shown(limiter: Limiter, store: RedisStore, mo
 
 
 def test_decisions_are_shown_while_the_process_runs(limiter: Limiter, store: RedisStore) -> None:
-    """For every kind of limit: what passed, what was denied, what is used, and what waits; within seconds."""
+    """For every kind of limit, grants, denials, use and waiting jobs are shown within seconds."""
     _flood(limiter)
     decisions = 5 * len(EVERY_KIND)
 
-    def counted() -> int:
+    def decisions_shown() -> int:
         return sum(key.minute.units + key.minute.denials for key in look(store).keys)
 
-    wait_until(lambda: counted() == decisions, description="the process has reported all")
+    wait_until(lambda: decisions_shown() == decisions, description="the process has reported all decisions")
     _check(look(store).keys)
     assert {each.limit.name for each in look(store, name="slid").limits} == {"sliding"}
     assert [each.limit.name for each in look(store, name="slid").keys] == ["sliding"]
 
 
-def test_fleet_on_a_cluster(cluster: Cluster) -> None:
-    """Keys on other nodes than the fleet's data are read where they are."""
+def test_a_fleet_on_a_cluster_is_shown(cluster: Cluster) -> None:
+    """Keys on other nodes than the fleet's data are read from those nodes."""
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     _flood(limiter)
     limiter.close()
@@ -137,15 +140,15 @@ def test_fleet_on_a_cluster(cluster: Cluster) -> None:
 
 
 def test_processes_are_listed_while_they_run(limiter: Limiter, store: RedisStore) -> None:
-    """A process that has decided is listed within seconds, with the time that the store takes."""
+    """A process that has decided is listed within seconds, with the latency of the store."""
     limiter.acquire(TokenBucket("api", "1/s"))
-    (process,) = wait_until(lambda: look(store).processes, description="the process is heard of")
+    (process,) = wait_until(lambda: look(store).processes, description="the process has reported")
     assert process.latency_seconds > 0
     assert look(store).latency == process.latency_seconds
 
 
 def test_reports_of_another_release_are_skipped(store: RedisStore, client: Any) -> None:
-    """A look shows what it can read."""
+    """A report that another release wrote in another format is skipped, and the others are shown."""
     now = int(client.time()[0])
     client.zadd(KEYS[3], {"a newer process says more": now, b"\xff": now})
     client.hset(KEYS[2], mapping={b"\xff": f"{now} {{}}", "a:b": f"{now} []"})
@@ -155,8 +158,8 @@ def test_reports_of_another_release_are_skipped(store: RedisStore, client: Any) 
     client.delete(KEYS[2], KEYS[3], JOBS_KNOWN)
 
 
-def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
-    """Which limit denied it, since when, how often, and when it is due; and that it was allowed in the end."""
+def test_the_reason_why_a_job_waits_is_shown(limiter: Limiter, store: RedisStore) -> None:
+    """A waiting job is shown with its limit, since when, its denials and its wake time, and later as allowed."""
     limit = TokenBucket("api", "10/s", burst=1)
     limiter.acquire(limit)
     denied = limiter.acquire(limit, job=Job(id="late"))
@@ -165,18 +168,20 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     assert job is not None
     assert key is not None
     assert (job.reason, job.deferrals, key.limit.name) == ("exhausted", 1, "api")
-    assert denied.delay <= job.due - job.since < denied.delay + 0.055, "it is brought back up to .05 s before its unit"
-    back = Job(id="late")
-    wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
+    assert denied.delay <= job.due - job.since < denied.delay + 0.055, (
+        "the job is woken up to 0.05 s before its unit is free"
+    )
+    redelivered = Job(id="late")
+    wait_until(lambda: limiter.acquire(limit, job=redelivered).allowed, description="the job is admitted")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     _, job, key, *_ = look_up(store, "late")
     assert job is not None
     assert (job.reason, key) == ("allowed", None)
-    assert look_up(store, "never heard of").job is None
+    assert look_up(store, "unknown").job is None
 
 
 def test_pause_and_longest_wait_are_shown(limiter: Limiter, store: RedisStore) -> None:
-    """A paused key shows for how long yet; its line begins after the pause."""
+    """A paused key shows the rest of its pause, and its waiting jobs start after the pause."""
     limit = TokenBucket("api", "10/s", burst=1)
     limiter.pause(limit, 60)
     for number in range(3):
@@ -189,20 +194,20 @@ def test_pause_and_longest_wait_are_shown(limiter: Limiter, store: RedisStore) -
     assert key.minute.denied == {"paused": 3}
 
 
-def test_longest_lines_come_first(limiter: Limiter, store: RedisStore) -> None:
-    """The keys shown are the most pressing: by their line, their denials, or what passed."""
+def test_the_longest_waitlists_are_listed_first(limiter: Limiter, store: RedisStore) -> None:
+    """The keys with the longest waitlists are shown, or those with the most use if requested."""
     limit = TokenBucket("api", "10/minute", burst=10, key="{tenant}")
     for number in range(30):
         limiter.acquire(limit, job=_job(number, f"waits-{number % 2}"))
     for number in range(9):
-        limiter.acquire(limit, job=_job(number, "passes"), cost=1)
+        limiter.acquire(limit, job=_job(number, "admitted"), cost=1)
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     assert {each.key for each in look(store, most=2).keys} == {"waits-0", "waits-1"}
-    assert [each.key for each in look(store, order="use", most=3).keys if each.key == "passes"] == ["passes"]
+    assert [each.key for each in look(store, order="use", most=3).keys if each.key == "admitted"] == ["admitted"]
 
 
-def test_429s_of_downstream_are_counted(limiter: Limiter, store: RedisStore, client: Any) -> None:
-    """Each body that received a 429, for every limit that it paused; nothing is written where none was heard."""
+def test_429s_from_the_partner_are_counted(limiter: Limiter, store: RedisStore, client: Any) -> None:
+    """Each 429 of a body is counted for every limit that it paused; without a 429, nothing is written."""
     bucket, slots = EVERY_KIND[0], EVERY_KIND[-1]
     limiter.acquire(bucket, job=_job(1))
     limiter.fleet.activity.report()  # type: ignore[union-attr]
@@ -214,11 +219,11 @@ def test_429s_of_downstream_are_counted(limiter: Limiter, store: RedisStore, cli
     assert {id: sum(counts.values()) for id, counts in look(store).partner_429s.items()} == {
         limit_id("bucket", bucket.fingerprint): 3
     }
-    assert 900 < client.ttl(DOWNSTREAM_429S) <= 940  # until no step of it is read any more
+    assert 900 < client.ttl(DOWNSTREAM_429S) <= 940  # until none of its steps is read any more
 
 
 def test_429s_are_kept_for_15_minutes_and_bounded(store: RedisStore, client: Any) -> None:
-    """Older ones are removed when one is counted, and are not shown before; a new one over the bound is dropped."""
+    """Older 429s are not shown, and are removed when one is counted; a new limit beyond the bound is dropped."""
     step = int(client.time()[0]) // 20
     client.hset(
         DOWNSTREAM_429S, mapping={f"{step - 46} old:1": 7, f"{step - 2} new:1": 2, "odd": "x", f"{step} x:1": "y"}
@@ -232,7 +237,9 @@ def test_429s_are_kept_for_15_minutes_and_bounded(store: RedisStore, client: Any
 
 
 def test_every_key_of_the_fleet_is_bounded(store: RedisStore, client: Any) -> None:
-    """The newest keys, the longest lines and the most denied are kept. Tested with a hundredth of the bounds."""
+    """
+    The newest keys, the longest waitlists and the most denied keys are kept. Tested with a hundredth of the bounds.
+    """
     bounds = "MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = "
     assert f"{bounds}100000, 10000, 100000, 1000, 10000\n" in _REPORT
     script = _REPORT.replace(f"{bounds}100000, 10000, 100000, 1000, 10000", f"{bounds}1000, 100, 1000, 10, 100")

@@ -1,6 +1,6 @@
 """
-Texts that UTF-8 cannot encode, but JSON can: half of a surrogate pair in a key, a tenant, a job's id, a
-workflow. Every store decides such a job like any other, and no other limit is affected.
+Texts that UTF-8 cannot encode, but JSON can: half of a surrogate pair in a key, a tenant, a job's id or a workflow.
+Every store decides such a job like any other, and no other limit is affected.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ SHARED = TokenBucket("shared", "1/h", burst=3, share="{k}")
 SLOTS = Concurrency("slots", 3)
 WORKFLOW = Concurrency("workflow", 3, held_by="{k}")
 FAST = TokenBucket("fast", "5/s", burst=1)
-INNOCENT = TokenBucket("innocent", "1000/s", burst=1000)
+UNRELATED = TokenBucket("innocent", "1000/s", burst=1000)
 MAIL = TokenBucket("mail", "1/h", burst=1, on_store_failure="open")
 STORES = ["memory", "redis", "client", "cluster", "grouped"]
 
 
 @pytest.fixture
 def stack() -> Iterator[contextlib.ExitStack]:
-    """Closes what a test enters."""
+    """An exit stack that closes what a test enters."""
     with contextlib.ExitStack() as stack:
         yield stack
 
@@ -60,19 +60,19 @@ def stack() -> Iterator[contextlib.ExitStack]:
 def limiter(request: pytest.FixtureRequest) -> Iterator[Limiter]:
     with contextlib.ExitStack() as stack:
         if request.param == "memory":
-            made = Limiter(MemoryStore())
+            created = Limiter(MemoryStore())
         elif request.param == "cluster":
-            made = Limiter(request.getfixturevalue("cluster").url + "?socket_timeout=5")
+            created = Limiter(request.getfixturevalue("cluster").url + "?socket_timeout=5")
         else:
             url = request.getfixturevalue("redis_url")
             if request.param == "redis":
-                made = Limiter(patient(url))
+                created = Limiter(patient(url))
             elif request.param == "grouped":
                 own = stack.enter_context(contextlib.closing(RedisStore(url, timeout=5)))
-                made = Limiter(patient(url), stores={"a*": MemoryStore(), "k*": own})
+                created = Limiter(patient(url), stores={"a*": MemoryStore(), "k*": own})
             else:
-                made = Limiter(ClientStore(stack.enter_context(_client(url))))
-        yield stack.enter_context(contextlib.closing(made))
+                created = Limiter(ClientStore(stack.enter_context(_client(url))))
+        yield stack.enter_context(contextlib.closing(created))
 
 
 def _client(url: str) -> Any:
@@ -101,46 +101,46 @@ CALLS: dict[str, Callable[[Limiter], Any]] = {
 
 
 @pytest.mark.parametrize("id", ["", HALF, "|", "a b\nc", "x" * 10_000], ids=["none", "half", "bar", "spaces", "long"])
-def test_denied_job_is_woken_whatever_its_id(limiter: Limiter, id: str) -> None:
-    """One without an id too: held by nobody, its message would stay unacknowledged for ever."""
+def test_a_denied_job_with_any_id_is_woken(limiter: Limiter, id: str) -> None:
+    """A job without an id is woken too; otherwise its message would stay unacknowledged without end."""
     woken: list[str] = []
     waker = limiter.make_waker(lambda: 1, lambda _, item: woken.append(item))
     for expected in (True, False):
         assert bool(ask(limiter, waker, FAST, job=Job(id=id, name="call"))) is expected
-    wait_until(lambda: woken == [id], description="it is woken")
+    wait_until(lambda: woken == [id], description="the job is woken")
     waker.close()
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_text_that_cannot_be_encoded_is_decided_on_as_any_other(limiter: Limiter, name: str) -> None:
-    """The job is decided on, and the next call to the store is answered."""
+def test_a_text_that_cannot_be_encoded_is_decided_like_any_other(limiter: Limiter, name: str) -> None:
+    """The job gets a decision, and the next call to the store gets one too."""
     answer = CALLS[name](limiter)
     if isinstance(answer, Decision):
         assert answer.reason == "allowed"
-    assert limiter.acquire(INNOCENT).reason == "allowed"
+    assert limiter.acquire(UNRELATED).reason == "allowed"
 
 
-def test_id_that_cannot_be_encoded_opens_no_limit_that_is_open_while_the_store_is_away(limiter: Limiter) -> None:
-    """A message of such a job that is redelivered lets no other job run uncharged."""
-    passed = 0
+def test_an_id_that_cannot_be_encoded_is_no_store_failure(limiter: Limiter) -> None:
+    """A redelivered job with such an id does not make jobs of a limit with `on_store_failure="open"` run uncharged."""
+    admitted = 0
     for _ in range(20):
         limiter.acquire(API, job=job(id=HALF))
-        passed += limiter.acquire(MAIL).allowed
-    assert passed == 1
+        admitted += limiter.acquire(MAIL).allowed
+    assert admitted == 1
 
 
-def test_texts_of_jobs_are_kept_apart(limiter: Limiter) -> None:
-    """Each half of a surrogate pair is a key of its own."""
+def test_different_halves_are_different_keys(limiter: Limiter) -> None:
+    """Each half of a surrogate pair is a separate key."""
     other = json.loads('"\\ud801"')
     assert [limiter.acquire(KEYED, key=HALF).allowed for _ in range(4)] == [True, True, True, False]
     assert limiter.acquire(KEYED, key=other)
 
 
 @pytest.mark.parametrize("url", ["redis", "cluster", "client"])
-def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(
+def test_a_request_that_cannot_be_sent_fails_no_other_of_its_batch(
     request: pytest.FixtureRequest, stack: contextlib.ExitStack, url: str
 ) -> None:
-    """The limiter quotes every text. For one that it did not quote, a store returns an error in place of the answer."""
+    """For a request with an unquoted text, a store returns an error instead of the answer, and decides the others."""
     if url == "cluster":
         store: Any = RedisClusterStore(request.getfixturevalue("cluster").url, timeout=5)
     elif url == "redis":
@@ -157,20 +157,20 @@ def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(
     assert (first.allowed, third.allowed) == (True, True)
 
 
-def test_tasks_of_one_batch_are_decided_each_by_itself(limiter: Limiter) -> None:
-    """One of them has an id that cannot be encoded, and so have keys: all are decided on."""
+def test_tasks_of_one_batch_are_decided_separately(limiter: Limiter) -> None:
+    """A batch has an id and keys that cannot be encoded, and each task gets its own decision."""
 
-    async def ask() -> list[Decision]:
+    async def decide_all() -> list[Decision]:
         tasks = AsyncLimiter(limiter)
         jobs = [job(id="1"), job(id="2"), job(id="0 1"), job(id=HALF)]
         return await asyncio.gather(
             *(tasks.acquire(API, KEYED, job=replace(each, kwargs={"k": HALF})) for each in jobs)
         )
 
-    assert sorted(each.reason for each in asyncio.run(ask())) == [*["allowed"] * 3, "exhausted"]
+    assert sorted(each.reason for each in asyncio.run(decide_all())) == [*["allowed"] * 3, "exhausted"]
 
 
-def test_operator_may_name_any_key_and_tenant(redis_url: str) -> None:
+def test_an_operator_may_name_any_key_and_tenant(redis_url: str) -> None:
     """Live control stores such a text, and the processes that follow apply it."""
     limiter = Limiter(patient(redis_url))
     with contextlib.closing(limiter), Control(limiter, by=f"ann{HALF}") as control:
@@ -183,4 +183,4 @@ def test_operator_may_name_any_key_and_tenant(redis_url: str) -> None:
         assert limiter.fleet is not None
         limiter.fleet.follow()
         assert limiter.acquire(KEYED, job=job()).reason == "paused"
-        assert limiter.acquire(INNOCENT)
+        assert limiter.acquire(UNRELATED)

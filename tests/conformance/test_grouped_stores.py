@@ -1,4 +1,4 @@
-"""One store for each group of limits, on two servers: each limit is counted in one, and the servers fail one by one."""
+"""One store for each group of limits, on two servers: each limit is counted in one, and each server can fail alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def limiter(redis_url: str, other: RedisProcess) -> Iterator[Limiter]:
 
 
 class TestGroupedStore(StoreConformance):
-    """All limits of the suite are of one group. (For claims in several groups: see test_several_limits.py.)"""
+    """All limits of the suite are in one group. (For claims in several groups: see test_several_limits.py.)"""
 
     @pytest.fixture(autouse=True)
     def _servers(self, redis_url: str, other: RedisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,14 +74,14 @@ class TestGroupedStore(StoreConformance):
         return grouped(default, [("none*", default), ("conf*nce", group)])
 
 
-def names(client: Any) -> set[str]:
-    """Of the limits that the server counts."""
+def counted_limits(client: Any) -> set[str]:
+    """Return the names of the limits that the server counts."""
     keys = [key.decode() if isinstance(key, bytes) else key for key in client.scan_iter("tk1:*")]
     return {key.partition("{")[2].partition(":")[0] for key in keys if "{fleet}" not in key}
 
 
 def test_each_limit_is_counted_in_the_store_of_its_group(limiter: Limiter, client: Any, other: RedisProcess) -> None:
-    """Units, slots, lines and a zone's windows; and no name of the one is in the other."""
+    """Units, slots, waitlists and windows of a time zone are in the group's store, and no key of them in the other."""
     for limit in (API, LLM, DAY):
         assert limiter.acquire(limit, cost=5)
         assert not limiter.acquire(limit, job=Job(id="waits"))
@@ -90,13 +90,13 @@ def test_each_limit_is_counted_in_the_store_of_its_group(limiter: Limiter, clien
     limiter.release(held)
     assert limiter.peek(GPU).remaining == 4
     limiter.settle(limiter.acquire(LLM, cost=0), actual=-0, limit=LLM)
-    assert (names(client), names(other.client)) == ({"api"}, {"llm-chat", "llm-day", "llm-gpu"})
+    assert (counted_limits(client), counted_limits(other.client)) == ({"api"}, {"llm-chat", "llm-day", "llm-gpu"})
     limiter.reset(LLM)
     assert limiter.acquire(LLM)
 
 
-def test_job_of_two_stores_takes_all_or_nothing(limiter: Limiter) -> None:
-    """A denial in one gives back what the other charged, units and slots; a job that passes is charged in both."""
+def test_a_job_of_two_stores_takes_all_or_nothing(limiter: Limiter) -> None:
+    """After a denial in one store, the other returns its units and slots; an admitted job is charged in both."""
     assert limiter.acquire(LLM, cost=5)
     for limits in ([API, LLM], [LLM, API]):
         denied = limiter.acquire(*limits, job=Job(id="1"))
@@ -113,8 +113,8 @@ def test_job_of_two_stores_takes_all_or_nothing(limiter: Limiter) -> None:
     assert (limiter.peek(API, cost=0).remaining, limiter.peek(GPU, cost=0).remaining) == (5, 4)
 
 
-def test_first_pattern_counts_and_all_others_are_in_the_default_store() -> None:
-    """In the order of the mapping; a name without "*" is itself."""
+def test_the_first_matching_pattern_selects_the_store() -> None:
+    """The first pattern that matches counts, a pattern without "*" is one name, and other limits use the default."""
     stores = {name: MemoryStore() for name in ("default", "exact", "group", "all")}
     limiter = Limiter(stores["default"], stores={"b-1": stores["exact"], "b*": stores["group"], "*z": stores["all"]})
     for name in ("a", "b-1", "b-2", "bz", "z", "ü z"):
@@ -122,8 +122,11 @@ def test_first_pattern_counts_and_all_others_are_in_the_default_store() -> None:
     assert [len(stores[name]) for name in stores] == [1, 1, 2, 2]
 
 
-def test_a_store_that_is_away_stops_its_own_limits_only(redis_url: str, other: RedisProcess) -> None:
-    """Limits of the default store run; those of the group wait, uncharged; once it is back, all run."""
+def test_a_store_failure_stops_only_the_limits_of_that_store(redis_url: str, other: RedisProcess) -> None:
+    """
+    While a group's store is unavailable, jobs of its limits wait uncharged, and jobs of the default store run. When it
+    is available again, all run.
+    """
     url = f"{other.url}/0?socket_timeout=0.2&socket_connect_timeout=0.2"
     with contextlib.closing(Limiter(patient(redis_url), stores={"llm-*": url})) as limiter:
         assert limiter.acquire(LLM)
@@ -136,29 +139,29 @@ def test_a_store_that_is_away_stops_its_own_limits_only(redis_url: str, other: R
             assert limiter.peek(API, cost=0).remaining == 5
         finally:
             other.go_on()
-        wait_until(lambda: limiter.acquire(LLM, cost=0).allowed, description="it answers again")
+        wait_until(lambda: limiter.acquire(LLM, cost=0).allowed, description="the store replies again")
         assert limiter.acquire(API, LLM)
 
 
-class _Away(MemoryStore):
-    """A store that can be away: it answers no question then, also none of the waker's."""
+class _Unavailable(MemoryStore):
+    """A store that can be unavailable: every call then raises, also those of the waker."""
 
-    is_away, questions = False, 0
+    is_unavailable, decide_calls = False, 0
 
     def __getattribute__(self, name: str) -> Any:
         if name in {"decide", "return_units", "look", "forget", "wake", "where"}:
-            if self.is_away:
+            if self.is_unavailable:
                 raise StoreUnavailable("away", part="")
-            self.questions += name == "decide"
+            self.decide_calls += name == "decide"
         return super().__getattribute__(name)
 
 
-def test_a_job_whose_other_store_is_away_blocks_no_job() -> None:
+def test_a_job_whose_other_store_is_unavailable_blocks_no_job() -> None:
     """
-    It waits for the store that is away, and on no list. Nobody waits behind it for its other limit, and each time that
-    it asks again the store that is away is asked first: the other one learns nothing of it.
+    The job waits for the unavailable store, and is on no waitlist, so no job waits behind it for its other limit. Each
+    time that it requests again, the unavailable store is called first, and the other store is not called.
     """
-    near, far = _Away(), _Away()
+    near, far = _Unavailable(), _Unavailable()
     near_limit, far_limit = TokenBucket("near", "1/h", burst=1), TokenBucket("far", "1000/s", burst=1000)
     with contextlib.closing(Limiter(near, stores={"far": far})) as limiter:
         started: list[str] = []
@@ -170,24 +173,24 @@ def test_a_job_whose_other_store_is_away_blocks_no_job() -> None:
         granted = limiter.acquire(near_limit)
         assert not decide("both", near_limit, far_limit)
         assert not decide("one", near_limit)
-        far.is_away = True
+        far.is_unavailable = True
         limiter.settle(granted, 0)
-        wait_until(lambda: started == ["both"], description="the first is woken")
+        wait_until(lambda: started == ["both"], description="the first job is woken")
         assert decide("both", near_limit, far_limit).reason == "store unavailable"
         wait_until(lambda: "one" in started, description="the job behind it is woken")
         assert decide("one", near_limit)
-        asked = near.questions
-        wait_until(lambda: started.count("both") == 2, description="the job asks again")
+        calls = near.decide_calls
+        wait_until(lambda: started.count("both") == 2, description="the job requests again")
         assert decide("both", near_limit, far_limit).reason == "store unavailable"
-        assert near.questions == asked
-        far.is_away = False
-        wait_until(lambda: started.count("both") == 3, description="the job asks once more")
+        assert near.decide_calls == calls
+        far.is_unavailable = False
+        wait_until(lambda: started.count("both") == 3, description="the job requests once more")
         assert decide("both", near_limit, far_limit).limit.name == "near"
         waker.close()
 
 
-def test_jobs_that_wait_for_a_store_that_is_away_hold_nobody_up(redis_url: str, other: RedisProcess) -> None:
-    """In a limit of another store they keep their positions, and the jobs behind them are woken."""
+def test_jobs_that_wait_for_an_unavailable_store_hold_up_no_job(redis_url: str, other: RedisProcess) -> None:
+    """Such jobs keep their positions for a limit of another store, and the jobs behind them are woken."""
     url, fast = f"{other.url}/0?socket_timeout=0.2&socket_connect_timeout=0.2", TokenBucket("fast", "50/s", burst=1)
     with contextlib.closing(Limiter(patient(redis_url), stores={"llm-*": url})) as limiter:
         woken, ran = SimpleQueue[str](), list[str]()
@@ -212,14 +215,14 @@ def test_jobs_that_wait_for_a_store_that_is_away_hold_nobody_up(redis_url: str, 
         other.hang()
         try:
             limiter.resume(fast)
-            wait_until(all_ran, description="those behind have run", timeout=30, every=0)
+            wait_until(all_ran, description="the jobs behind have run", timeout=30, every=0)
         finally:
             other.go_on()
         waker.close()
 
 
 def test_live_control_reaches_all_groups(limiter: Limiter) -> None:
-    """The default store keeps the rules, by a limiter with the same stores; what is forgotten is forgotten there."""
+    """The default store keeps the rules, and a reset reaches the store of the limit's group."""
     assert all(limiter.acquire(limit, cost=5) for limit in (API, LLM))
     control = Control(limiter, by="ann@ops")
     control.pause("llm-chat")
@@ -236,8 +239,8 @@ def test_live_control_reaches_all_groups(limiter: Limiter) -> None:
     assert used == {"api": 5, "llm-chat": 3}
 
 
-def test_tasks_of_an_event_loop_ask_both(redis_url: str, other: RedisProcess) -> None:
-    """The requests of one moment go to each store together."""
+def test_tasks_of_an_event_loop_use_both_stores(redis_url: str, other: RedisProcess) -> None:
+    """Concurrent requests are decided in each store."""
 
     async def all_at_once() -> list[str]:
         async with AsyncLimiter(patient(redis_url), stores={"llm-*": patient(f"{other.url}/0")}) as limiter:
@@ -261,26 +264,26 @@ def test_tasks_of_an_event_loop_ask_both(redis_url: str, other: RedisProcess) ->
         ({"a": MemoryStore}, "'a'.*the class MemoryStore is not a store"),
     ],
 )
-def test_what_can_never_work_is_refused(stores: Any, message: str) -> None:
-    """At once, with the pattern."""
+def test_wrong_stores_are_rejected(stores: Any, message: str) -> None:
+    """A wrong value of stores= raises when the limiter is made, and the message has the pattern."""
     with pytest.raises(ConfigurationError, match=message):
         Limiter("memory://", stores=stores)
 
 
-def test_the_limiter_of_an_async_limiter_has_its_own() -> None:
-    """Stores are given to one of them."""
+def test_an_async_limiter_of_a_limiter_takes_no_stores() -> None:
+    """Stores are an argument of the limiter, and not of the asyncio limiter made from it."""
     with pytest.raises(ConfigurationError, match="drop them"):
         AsyncLimiter(Limiter("memory://"), stores={})
     assert Limiter("memory://", stores={}).in_memory
 
 
 @pytest.mark.parametrize(
-    ("pattern", "name", "is_for"),
+    ("pattern", "name", "is_match"),
     [
         ("a", "a", True), ("a", "ab", False), ("*", "", True), ("a*", "a", True), ("a*b*c", "a1b2c", True),
         ("a*b*c", "acb", False), ("aa*aa", "aaa", False), ("a*[b]", "a*[b]", True), ("a?", "ab", False),
     ],
 )  # fmt: skip
-def test_a_star_stands_for_any_text(pattern: str, name: str, is_for: bool) -> None:
-    """And every other sign for itself."""
-    assert matches(pattern, name) == is_for
+def test_a_star_matches_any_text(pattern: str, name: str, is_match: bool) -> None:
+    """A star matches any text, and every other character matches itself."""
+    assert matches(pattern, name) == is_match

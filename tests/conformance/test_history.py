@@ -1,4 +1,4 @@
-"""The history of each limit, on a real server: exact for every reader, known or not known, and bounded."""
+"""The history of each limit, on a real server: it is the same for every reader, is known or not, and is bounded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _bars(store: RedisStore, now: float, name: str = "15m", id: str = "a") -> li
 
 
 def test_a_report_is_in_the_history(store: RedisStore) -> None:
-    """What a process decides is a bar of every range: units, grants, arrivals, denials, 429s, the rate, the wait."""
+    """The decisions of a process are in a bar of every range: units, grants, arrivals, denials, 429s and the rate."""
     with contextlib.closing(Limiter(store)) as limiter:
         assert limiter.fleet is not None
         for number in range(5):
@@ -58,7 +58,10 @@ def test_a_report_is_in_the_history(store: RedisStore) -> None:
 
 
 def test_processes_add_up_in_the_step_of_the_store(store: RedisStore) -> None:
-    """Counts add up, of the waits and of the waiting jobs the most is kept; a rate that differs has changed."""
+    """
+    Counts of processes are added, and the maximum is kept of the waits and of the waiting jobs. Two different rates
+    mean that the rate has changed.
+    """
     _add(store, BEGIN, a=Moment(3, 2, 5, 4, 1, 1, 60_000, 7))
     _add(store, BEGIN + 59, a=Moment(4, 1, 0, 2, 0, 0, 60_000, 3))
     _add(store, BEGIN + 60, a=Moment(1, 1, 1, 0, 0, 0, 60_000, 0))
@@ -71,8 +74,8 @@ def test_processes_add_up_in_the_step_of_the_store(store: RedisStore) -> None:
     assert _bars(store, BEGIN + 90, "30d")[-1].units == 9
 
 
-def test_not_known_is_not_zero(store: RedisStore) -> None:
-    """A minute in which a process reported, and the limit was not used, is 0. All else is not known."""
+def test_unknown_minutes_are_not_zero(store: RedisStore) -> None:
+    """A minute in which a process reported and the limit was not used is 0. Any other minute is not known."""
     _add(store, BEGIN, a=Moment(units=3))
     _add(store, BEGIN + 60)
     _add(store, BEGIN + 180, by_reader=True, a=Moment(waiting=6))
@@ -86,7 +89,7 @@ def test_not_known_is_not_zero(store: RedisStore) -> None:
 
 
 def test_a_step_that_has_ended_never_changes(store: RedisStore) -> None:
-    """Through two laps of the ring: each minute keeps its number for 24 hours, each hour for 30 days."""
+    """During two rounds of the ring, each minute is the same for 24 hours, and each hour for 30 days."""
     ended: dict[tuple[str, int], Bar] = {}
     for now in range(BEGIN, BEGIN + 2 * 86_400 + 7_000, 601):
         _add(store, now, a=Moment(units=now % 7 + 1))
@@ -102,8 +105,8 @@ def test_a_step_that_has_ended_never_changes(store: RedisStore) -> None:
                 assert bar.units == sum(now % 7 + 1 for now in every if at <= now < at + width)
 
 
-def test_great_numbers_do_not_overflow(store: RedisStore) -> None:
-    """Each field keeps the most that it can hold; a correction below zero leaves zero."""
+def test_large_numbers_do_not_overflow(store: RedisStore) -> None:
+    """A field keeps its maximum if a sum is larger; a correction below zero leaves zero."""
     huge = Moment(2**50, 2**40, 2**40, 2**40, 2**40, 2**10, 2**50, 2**40, 2**40)
     _add(store, BEGIN, a=huge, b=Moment(units=-5), c=Moment(rate=CHANGED + 5))
     _add(store, BEGIN, a=huge)
@@ -115,7 +118,7 @@ def test_great_numbers_do_not_overflow(store: RedisStore) -> None:
 
 
 def test_the_history_is_bounded(store: RedisStore, client: Any) -> None:
-    """A limit takes 69 124 bytes; a new one replaces the one that was silent for longest, if that is an hour."""
+    """A limit takes 69 124 bytes. A new limit replaces the one without reports for longest, if that is an hour."""
     for number in range(5):
         _add(store, BEGIN + number, most=4, **{f"limit-{number}": Moment(units=1)})
     kept = [f"limit-{number}" for number in range(4)]
@@ -130,15 +133,15 @@ def test_the_history_is_bounded(store: RedisStore, client: Any) -> None:
     assert client.memory_usage(history_name("limit-5")) < 90_000
 
 
-def test_what_else_is_kept_there_is_no_error(store: RedisStore, client: Any) -> None:
-    """A string that is too short reads as not known."""
+def test_a_history_of_another_format_is_no_error(store: RedisStore, client: Any) -> None:
+    """A string that is too short is read as not known."""
     client.set(HISTORIES[1], b"\xff" * 40, ex=60)
     client.set(history_name("a"), b"\xff" * 40, ex=60)
     assert [each.units for each in _bars(store, BEGIN)] == [None] * 15
 
 
 def test_the_history_on_a_cluster(cluster: Cluster) -> None:
-    """All its keys are in one slot."""
+    """On a cluster, all keys of the history are in one hash slot."""
     from throttlekit.stores.cluster import RedisClusterStore
 
     with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
@@ -147,8 +150,8 @@ def test_the_history_on_a_cluster(cluster: Cluster) -> None:
         assert [sum(bar.units or 0 for bar in found[id]) for id in ("a", "b")] == [3, 4]
 
 
-def test_the_report_is_what_the_script_reads() -> None:
-    """The order of the counts, and of the keys."""
-    ((*_, rows, told),) = report_history({"a:1": Moment(1, 2, 3, 4, 5, 6, 7, 8), "b:1": Moment(waiting=0)})
+def test_the_report_has_the_format_that_the_script_reads() -> None:
+    """The counts of each limit are in the order that the script expects."""
+    ((*_, rows, reported),) = report_history({"a:1": Moment(1, 2, 3, 4, 5, 6, 7, 8), "b:1": Moment(waiting=0)})
     assert json.loads(str(rows)) == [[1, 2, 3, 4, 5, 6, 7, 8, 0], [0, 0, 0, 0, 0, 0, 0, 0, 1]]
-    assert told == "1"
+    assert reported == "1"

@@ -1,4 +1,4 @@
-"""Jobs on waitlists that an operator's rule holds back: they keep their order, ask rarely, and stop no others."""
+"""Waiting jobs that an operator's rule holds back: they keep their order, request rarely, and stop no other job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Worker:
     A process whose jobs wait on waitlists.
 
     Attributes:
-        asks: When each job asked, and the reason of its answer.
+        requests: When each job made a request, and the reason of its decision.
         ran: The jobs that ran, in order.
     """
 
@@ -36,7 +36,7 @@ class Worker:
         self.limiter = Limiter(patient(url))
         self.waker = self.limiter.make_waker(lambda: 10, self._start)
         self.limits: dict[str, tuple[Limit, ...]] = {}
-        self.asks: dict[str, list[tuple[float, str]]] = {}
+        self.requests: dict[str, list[tuple[float, str]]] = {}
         self.ran: list[str] = []
         self._lock = threading.Lock()
 
@@ -47,7 +47,7 @@ class Worker:
     def decide(self, id: str) -> None:
         decision = ask(self.limiter, self.waker, *self.limits[id], job=Job(id=id))
         with self._lock:
-            self.asks.setdefault(id, []).append((time.monotonic(), decision.reason))
+            self.requests.setdefault(id, []).append((time.monotonic(), decision.reason))
             if decision.allowed:
                 self.ran.append(id)
         if decision.allowed:
@@ -56,13 +56,13 @@ class Worker:
     def _start(self, id: str, _: str) -> None:
         threading.Thread(target=self.decide, args=[id]).start()
 
-    def paused(self) -> dict[str, list[float]]:
-        """When the jobs asked that a pause held back."""
+    def paused_requests(self) -> dict[str, list[float]]:
+        """Return when each job that the pause held back made its requests."""
         with self._lock:
             return {
                 id: times
-                for id, asks in self.asks.items()
-                if (times := [at for at, reason in asks if reason == "paused"])
+                for id, requests in self.requests.items()
+                if (times := [at for at, reason in requests if reason == "paused"])
             }
 
     def claim(self, limit: Limit) -> StoreClaim:
@@ -87,26 +87,29 @@ def control(redis_url: str) -> Iterator[Control]:
 
 
 def test_jobs_of_a_paused_limit_stay_on_its_waitlist_in_order(worker: Worker, control: Control) -> None:
-    """One job or a few ask from time to time whether the pause is over; the store wakes no others meanwhile."""
+    """A few jobs check from time to time whether the pause is over; the store wakes no other job until then."""
     jobs = [f"job-{number:02}" for number in range(40)]
     for id in jobs:
         worker.send(id, RATE)
     control.pause(RATE)
     wait_until(
-        lambda: any(len(times) >= 6 for times in worker.paused().values()), description="a job has asked again 5 times"
+        lambda: any(len(times) >= 6 for times in worker.paused_requests().values()),
+        description="a job has requested again 5 times",
     )
-    held = worker.paused()
+    held = worker.paused_requests()
     assert len(held) <= 5, "the store wakes a quarter of a second of the rate"
-    assert max(map(len, held.values())) <= 8, "they ask together, once in a while"
+    assert max(map(len, held.values())) <= 8, "the jobs request together, from time to time"
     before = len(worker.ran)
     control.resume(RATE)
     wait_until(lambda: len(worker.ran) == len(jobs), description="all jobs ran")
-    assert set(worker.ran[before : before + len(held)]) == {*jobs[before : before + len(held)]}, "those that polled"
+    assert set(worker.ran[before : before + len(held)]) == {*jobs[before : before + len(held)]}, (
+        "the jobs that polled run first"
+    )
     assert worker.ran[before + len(held) :] == jobs[before + len(held) :]
 
 
-def test_a_job_that_a_pause_holds_back_stops_no_job_of_another_limit(worker: Worker, control: Control) -> None:
-    """It leaves the order of the limit that is not paused, and keeps its position there."""
+def test_a_job_held_back_by_a_pause_stops_no_job_of_another_limit(worker: Worker, control: Control) -> None:
+    """A job of a paused limit keeps its position for its other limit, whose jobs are admitted without it."""
     for number in range(10):
         worker.send(f"both-{number}", RATE, OTHER)
     control.pause(OTHER)
@@ -115,36 +118,37 @@ def test_a_job_that_a_pause_holds_back_stops_no_job_of_another_limit(worker: Wor
         worker.send(f"rate-{number}", RATE)
     wait_until(lambda: {f"rate-{number}" for number in range(10)} <= {*worker.ran}, description="the others ran")
     held = [id for id in worker.limits if id not in worker.ran]
-    assert held, "some were held back"
+    assert held, "some jobs were held back"
     found = wait_until(
-        lambda: [each for each in [[worker.where(id, RATE) for id in held]] if all(each)], description="all have asked"
+        lambda: [each for each in [[worker.where(id, RATE) for id in held]] if all(each)],
+        description="all have requested",
     )[0]
     assert {each.state for each in found if each is not None} == {State.KEPT}
     control.resume(OTHER)
     wait_until(lambda: len(worker.ran) == 20, description="all ran")
 
 
-def test_a_job_that_passes_by_shadow_mode_leaves_the_waitlist(worker: Worker, control: Control) -> None:
-    """It waited for a limit that denies nobody any more."""
+def test_a_job_admitted_by_shadow_mode_leaves_the_waitlist(worker: Worker, control: Control) -> None:
+    """A job that waited for a limit leaves the waitlist when shadow mode admits it."""
     for number in range(3):
         worker.send(f"job-{number}", RATE)
     control.shadow(RATE)
     wait_until(lambda: len(worker.ran) == 3, description="all ran")
     wait_until(
-        lambda: all(worker.where(f"job-{number}", RATE) is None for number in range(3)), description="nobody waits"
+        lambda: all(worker.where(f"job-{number}", RATE) is None for number in range(3)), description="no job waits"
     )
 
 
-def test_a_job_that_a_pause_holds_back_ends_when_it_has_waited_too_long(redis_url: str, control: Control) -> None:
-    """Though its next question about the pause would be later."""
+def test_a_job_held_back_by_a_pause_ends_at_its_max_wait(redis_url: str, control: Control) -> None:
+    """A job ends at its `max_wait`, although its next request in the pause would be later."""
     control.pause(RATE, duration=3600)
     reasons: list[str] = []
     with contextlib.closing(Limiter(patient(redis_url))) as limiter:
 
-        def asks(id: str, _: str) -> None:
+        def request(id: str, _: str) -> None:
             reasons.append(ask(limiter, waker, RATE, job=Job(id=id), max_wait=0.5).reason)
 
-        waker = limiter.make_waker(lambda: 10, asks)
+        waker = limiter.make_waker(lambda: 10, request)
         with contextlib.closing(waker):
-            asks("job", "")
-            wait_until(lambda: reasons == ["paused", "waited too long"], description="it has waited too long")
+            request("job", "")
+            wait_until(lambda: reasons == ["paused", "waited too long"], description="the job has waited too long")

@@ -23,8 +23,10 @@ PROCESSES = 3
 CLOCK_SLACK_US = 2_000  # one machine, but two of its clocks
 
 
-def play(url: str, folder: Path, limit: TokenBucket, *, count: int, at_once: int, killed: int) -> list[list[list[int]]]:
-    """Run several processes that make *count* decisions each, and kill one. Returns what each wrote down."""
+def run_processes(
+    url: str, folder: Path, limit: TokenBucket, *, count: int, at_once: int, killed: int
+) -> list[list[list[int]]]:
+    """Run several processes that make *count* decisions each, and kill one. Return what each process wrote."""
     assert limit.prefetch_for is not None
     arguments = [limit.rate, limit.burst, limit.prefetch, limit.prefetch_for]
     paths = [folder / str(number) for number in range(PROCESSES)]
@@ -42,7 +44,7 @@ def play(url: str, folder: Path, limit: TokenBucket, *, count: int, at_once: int
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     try:
-        wait_until(lambda: lines(paths[0]) >= killed, description="the first has made its decisions")
+        wait_until(lambda: lines(paths[0]) >= killed, description="the first process has made its decisions")
         processes[0].send_signal(signal.SIGKILL)
         assert [process.wait(timeout=120) for process in processes] == [-signal.SIGKILL, *[0] * (PROCESSES - 1)]
     finally:
@@ -52,13 +54,13 @@ def play(url: str, folder: Path, limit: TokenBucket, *, count: int, at_once: int
     return [[list(map(int, line.split())) for line in path.read_text().splitlines()] for path in paths]
 
 
-def test_bound_holds_across_processes(redis_url: str, tmp_path: Path) -> None:
+def test_the_bound_is_kept_across_processes(redis_url: str, tmp_path: Path) -> None:
     """
-    Every unit was charged within the bucket's bound by the server's clock, and spent within `prefetch_for` of that:
-    so no window has more than `burst + (w + prefetch_for) / interval`.
+    Every unit is charged within the bucket's bound by the server's clock, and used at most `prefetch_for` later. So no
+    window of length w has more than `burst + (w + prefetch_for) / interval` units.
     """
     limit = TokenBucket("api", "3000/s", burst=600, prefetch=40, prefetch_for=0.25)
-    made = play(redis_url, tmp_path, limit, count=1500, at_once=150, killed=510)
+    made = run_processes(redis_url, tmp_path, limit, count=1500, at_once=150, killed=510)
     charged = [(at_us, 1) for each in made for at_us, _ in each]
     assert len(charged) >= 2 * 1500 + 510
     assert histories.check(histories.bucket(3000, 1_000_000, 600), charged) is None
@@ -68,27 +70,27 @@ def test_bound_holds_across_processes(redis_url: str, tmp_path: Path) -> None:
     assert all(most <= 40 for most in at_once)
 
 
-def test_little_is_lost_with_a_process_that_is_killed(redis_url: str, tmp_path: Path) -> None:
-    """Each process, killed or ended, loses at most `prefetch` units that were charged and not used."""
+def test_a_killed_process_loses_at_most_its_prefetched_units(redis_url: str, tmp_path: Path) -> None:
+    """Each process, whether killed or ended, loses at most `prefetch` units that were charged and not used."""
     limit = TokenBucket("api", "10/s", burst=8000, prefetch=40, prefetch_for=60)
-    made = play(redis_url, tmp_path, limit, count=1000, at_once=1000, killed=310)
+    made = run_processes(redis_url, tmp_path, limit, count=1000, at_once=1000, killed=310)
     grants = sum(map(len, made))
     client = redis.Redis.from_url(redis_url)
     (name,) = client.keys("tk1:{api:*")
     tat_us = int(client.get(name) or 0)
     client.close()
-    # More was charged than came in at any time, so the TAT tells it to the unit.
+    # The bucket was in debt all the time, so the TAT shows the charge to the unit.
     charged = (tat_us - min(at_us for each in made for at_us, _ in each)) // 100_000
-    assert grants <= charged <= grants + 40 * PROCESSES + 1  # a decision that was made and not written down
+    assert grants <= charged <= grants + 40 * PROCESSES + 1  # a decision that was made and not written
 
 
-def test_leases_on_a_cluster(cluster: Cluster) -> None:
-    """Limits in different hash slots are prefetched together, and a later denial gives them back."""
+def test_prefetched_units_on_a_cluster_are_returned(cluster: Cluster) -> None:
+    """Limits in different hash slots are prefetched together, and a later denial returns the units."""
     limit = TokenBucket("api", "1000/s", burst=1000, prefetch=16, prefetch_for=60)
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
-    beside = TokenBucket("beside", "1/h", burst=40)
-    passed = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
-    assert passed == 40
-    in_hand = sum(entry.quota.left for entry in wiring_of(limiter).prefetcher._held.entries.values())
-    assert 1000 - limiter.peek(limit).remaining <= 40 + in_hand
+    other = TokenBucket("other", "1/h", burst=40)
+    admitted = sum(limiter.acquire(limit, other).allowed for _ in range(60))
+    assert admitted == 40
+    prefetched = sum(entry.quota.left for entry in wiring_of(limiter).prefetcher._held.entries.values())
+    assert 1000 - limiter.peek(limit).remaining <= 40 + prefetched
     limiter.close()

@@ -1,4 +1,6 @@
-"""What only the Redis store promises: one command per decision, and every error of the server mapped to one."""
+"""
+The guarantees of the Redis store alone: one command per decision, and a defined error for every error of the server.
+"""
 
 from __future__ import annotations
 
@@ -51,19 +53,19 @@ def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
 
 
 def _request(*limits: Limit, job: str = "") -> Request:
-    """Of a job that waits if it is denied; without an id, of a caller that keeps no position."""
+    """Return the request of a job that waits if it is denied; without an id, of a caller that reserves no position."""
     return Request([_claim(limit) for limit in limits], Requester(Caller.JOB, job, "p") if job else WITHOUT_JOB)
 
 
 def _calls(client: Any) -> dict[str, int]:
-    """How often each command was called since CONFIG RESETSTAT, without the commands of this function."""
+    """Return how often each command was called since CONFIG RESETSTAT, without the commands of this function."""
     stats = client.info("commandstats").items()
     calls = {name.removeprefix("cmdstat_").partition("|")[0]: each["calls"] for name, each in stats}
     return {name: count for name, count in calls.items() if name not in ("config", "info")}
 
 
 def test_one_evalsha_per_decision(client: Any, store: RedisStore) -> None:
-    """Allowed, denied, denied again, peeked and settled: each is one command, for five algorithms at once."""
+    """A grant, each denial, a peek and a settlement are one command each, for five algorithms at once."""
     limiter = Limiter(store)
 
     def verbs() -> list[bool]:
@@ -83,15 +85,15 @@ def test_one_evalsha_per_decision(client: Any, store: RedisStore) -> None:
 
 
 @pytest.mark.parametrize("id", [5, None, b"x"])
-def test_job_whose_id_is_no_text_waits(store: RedisStore, id: Any) -> None:
-    """The scripts read a text, whatever kind of id the framework gives its jobs."""
+def test_a_job_whose_id_is_no_text_waits(store: RedisStore, id: Any) -> None:
+    """The scripts get a text, whatever type of id the framework gives its jobs."""
     limiter, slow = Limiter(store), TokenBucket("slow", "1/h", burst=1)
     assert limiter.acquire(slow, job=Job(id=id)).allowed
     assert limiter.acquire(slow, job=Job(id=id)).reason == "exhausted"
 
 
-def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:
-    """After SCRIPT FLUSH or a restart, the next decision sends the script along, and charges once."""
+def test_a_lost_script_is_sent_again(client: Any, store: RedisStore) -> None:
+    """After SCRIPT FLUSH or a restart, the next decision sends the script again, and charges once."""
     ask(store, _request(LIMIT))
     client.script_flush()
     client.config_resetstat()
@@ -105,8 +107,8 @@ def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:
 
 
 @pytest.mark.parametrize("which", [1, 2], ids=["order", "jobs"])
-def test_waitlist_of_another_type_is_a_store_failure(client: Any, store: RedisStore, which: int) -> None:
-    """With the server's error as the cause. (Of a limit's own key: see test_server_faults.py.)"""
+def test_a_waitlist_of_another_type_is_a_store_failure(client: Any, store: RedisStore, which: int) -> None:
+    """A waitlist key of another type raises StoreUnavailable. (For a limit's own key: see test_server_faults.py.)"""
     assert store.decide([_claim(LIMIT, 5)], WITHOUT_JOB).allowed
     assert not ask(store, _request(LIMIT, job="1")).allowed
     name = _claim(LIMIT).names[which]
@@ -127,8 +129,8 @@ def test_waitlist_of_another_type_is_a_store_failure(client: Any, store: RedisSt
     ],
     ids=lambda value: value.algorithm if isinstance(value, Limit) else repr(value),
 )
-def test_value_of_another_format_counts_as_full(client: Any, store: RedisStore, limit: Limit, garbage: str) -> None:
-    """As a limit that was never used."""
+def test_a_value_of_another_format_is_a_full_limit(client: Any, store: RedisStore, limit: Limit, garbage: str) -> None:
+    """A stored value of another format counts like a limit that was never used."""
     client.set(_claim(limit).bucket, garbage, ex=60)
     assert [ask(store, _request(limit), 10**15).allowed for _ in range(6)] == [True] * 5 + [False]
 
@@ -138,8 +140,11 @@ _GARBAGE = ["", "o p", "w p 151 1 x y", "12 monkeys", "o p x 1 0 - 1 0 0  ", "\x
 
 @pytest.mark.parametrize("garbage", _GARBAGE)
 @pytest.mark.parametrize("which", ["numbers", "order", "entries"])
-def test_garbage_on_a_waitlist_holds_no_job_up(client: Any, store: RedisStore, which: str, garbage: str) -> None:
-    """What no script wrote stands for no job: a job beside it passes within seconds, or fails closed until a reset."""
+def test_garbage_on_a_waitlist_holds_up_no_job(client: Any, store: RedisStore, which: str, garbage: str) -> None:
+    """
+    An entry that no script wrote is no job: a waiting job is admitted within seconds, or is denied as for a failed
+    store until a reset.
+    """
     record, order, entries, _ = wait_names(BUCKET)
     now_us = 10**15
     for _ in range(5):
@@ -171,15 +176,15 @@ FAULTS = [
 @pytest.mark.parametrize("fault", [each for each in FAULTS if each is not exceptions.NoScriptError])
 def test_every_error_of_the_client_is_mapped(monkeypatch: pytest.MonkeyPatch, fault: type[Exception]) -> None:
     """
-    To StoreUnavailable, which names the error and not the server. That of a cluster's node is no outage, which would
-    defer jobs without end: the URL is wrong, and the message says what is right.
+    Errors become StoreUnavailable, which names the error and not the server. An error of a cluster's node is no outage,
+    which would defer jobs without end: the URL is wrong, and the message says what is right.
     """
     store = RedisStore("redis://localhost:1/0")
 
     def fail(*_: Any, **__: Any) -> None:
         try:
             raise fault("secret.host:6379 default hunter2")
-        except (ValueError, IndexError):  # MovedError and its kind read their text
+        except (ValueError, IndexError):  # MovedError and similar errors parse their text
             raise fault("1 secret.host:6379") from None
 
     monkeypatch.setattr(store._pool, "execute", fail)
@@ -200,16 +205,16 @@ def test_every_error_of_the_client_is_mapped(monkeypatch: pytest.MonkeyPatch, fa
 @pytest.mark.parametrize(
     "reply", [None, 7, b"OK", b"", [0, 1, 1], b"0 1", b"-9 1 1 1 1 1 1", b"-1 x 1 1 1 1 1", b"-1 1 1 1 1 1"]
 )
-def test_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
-    """A reply that the script cannot have sent (a proxy's, for example) is StoreUnavailable."""
+def test_a_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
+    """A reply that the script cannot have sent, such as one from a proxy, is StoreUnavailable."""
     store = RedisStore("redis://localhost:1/0")
     monkeypatch.setattr(store._pool, "execute", lambda _: reply)
     with pytest.raises(StoreUnavailable):
         ask(store, _request(LIMIT))
 
 
-def test_error_in_our_own_code_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake in the code is not taken for an outage."""
+def test_an_error_in_the_code_of_the_store_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A programming error is raised, and is not an outage."""
     store = RedisStore("redis://localhost:1/0")
 
     def fail(*_: Any) -> None:
@@ -220,8 +225,8 @@ def test_error_in_our_own_code_is_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
         ask(store, _request(LIMIT))
 
 
-def test_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
-    """With no server there, a job is denied, and gets a delay of about a second."""
+def test_a_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a server, a job is denied, and gets a delay of about a second."""
     limiter = Limiter(f"redis://user:hunter2@127.0.0.1:{free_port()}/0")
     with caplog.at_level(logging.DEBUG):
         decision = limiter.acquire(LIMIT, job=Job(id="1"))
@@ -229,12 +234,12 @@ def test_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
     assert decision.reason == "store unavailable"
     assert 0.5 <= decision.delay <= 1.5
     assert "hunter2" not in caplog.text + repr(decision)
-    assert limiter.acquire(LIMIT).reason == "store unavailable", "without a job too"
+    assert limiter.acquire(LIMIT).reason == "store unavailable", "a request without a job is denied too"
 
 
 @pytest.mark.parametrize("verb", ["peek", "reset", "settle"])
-def test_store_that_is_down_fails_the_other_verbs(verb: str) -> None:
-    """Peek, reset and settle have no job to defer: they raise StoreUnavailable, without the URL."""
+def test_a_store_that_is_down_fails_the_other_methods(verb: str) -> None:
+    """Peek, reset and settle have no job to defer, so they raise StoreUnavailable, without the URL."""
     limiter = Limiter(f"redis://user:hunter2@127.0.0.1:{free_port()}/0")
     granted = Limiter().acquire(LIMIT)
     with pytest.raises(StoreUnavailable) as caught:
@@ -269,8 +274,8 @@ def test_store_that_is_down_fails_the_other_verbs(verb: str) -> None:
         "redis+sentinel://user:hunter2@localhost/service/0?decode_responses=1",
     ],
 )
-def test_url_that_cannot_be_read_fails_at_once(url: str) -> None:
-    """A URL that can never work raises when the store is made, and its password is not repeated."""
+def test_an_unusable_url_fails_at_once(url: str) -> None:
+    """A URL that can never work raises when the store is created, and the message does not repeat its password."""
     with pytest.raises(ConfigurationError) as caught:
         Limiter(url)
     assert "hunter2" not in str(caught.value)
@@ -286,36 +291,36 @@ def test_url_that_cannot_be_read_fails_at_once(url: str) -> None:
     ],
 )
 def test_an_option_that_cannot_work_is_a_configuration_error(end: str, message: str) -> None:
-    """With its name, if it is a known one: an unknown name may be a part of a password."""
+    """The message has the option's name only if it is a known one: an unknown name may be a part of a password."""
     with pytest.raises(ConfigurationError, match=re.escape(message)) as caught:
         Limiter(f"redis://localhost/0{end}")
     assert "hunter2" not in str(caught.value)
 
 
-def test_server_owns_the_clock(client: Any, store: RedisStore) -> None:
-    """Without a time given, a decision is made at the server's time."""
+def test_a_decision_uses_the_clock_of_the_server(client: Any, store: RedisStore) -> None:
+    """Without a time argument, a decision is made at the server's time."""
     before_s, before_us = client.time()
     now_us = ask(store, _request(LIMIT)).now_us
     after_s, after_us = client.time()
     assert before_s * 1_000_000 + before_us <= now_us <= after_s * 1_000_000 + after_us
 
 
-# What is written, and for how long
+# What is written, and when it expires
 
 
 @pytest.mark.parametrize("limit", FIVE, ids=lambda limit: limit.algorithm)
 def test_every_key_of_every_algorithm_expires(client: Any, store: RedisStore, limit: Limit) -> None:
-    """After each command, every key has a time to live, and one that its limit explains."""
+    """After each command, every key has a time to live that fits its limit."""
     inner, seen = store._pool.execute, set[bytes]()
 
-    def checked(frame: bytes) -> Any:
+    def execute_and_check(frame: bytes) -> Any:
         answer = inner(frame)
         ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
         assert all(0 < ttl <= 2 * 86_400_000 + 5_000 or ttl == -2 for ttl in ttls.values()), (frame, ttls)
         seen.update(ttls)
         return answer
 
-    store._pool.execute = checked  # type: ignore[method-assign]
+    store._pool.execute = execute_and_check  # type: ignore[method-assign]
     limiter = Limiter(store)
     decision = limiter.acquire(limit, cost=limit.capacity)
     for job in (JOB, JOB, None, Job(id="2")):
@@ -325,8 +330,8 @@ def test_every_key_of_every_algorithm_expires(client: Any, store: RedisStore, li
     assert {b"wait1", b"order1", b"entries1"} < {name.rpartition(b":")[2] for name in seen}
 
 
-def test_rates_that_fill_in_the_same_time_are_two(store: RedisStore) -> None:
-    """Of a bucket of 3 000 from which 1 000 were taken, 1 500 are left at half the rate: its whole burst."""
+def test_two_rates_that_fill_in_the_same_time_are_distinguished(store: RedisStore) -> None:
+    """After 1 000 of 3 000 units are taken, 1 500 are left at half the rate: the whole burst of that rate."""
     bench, fast = Bench(store), TokenBucket("x", "300000/s", burst=3000)
     assert bench.decide(fast, cost=1000).allowed
-    assert bench.left(altered(fast, "150000/s", 1500)) == 1500
+    assert bench.units_left(altered(fast, "150000/s", 1500)) == 1500

@@ -1,7 +1,8 @@
 """
-Two releases on one Redis, while a fleet is deployed: what the release before this one stored, as its scripts wrote it.
+Two releases on one Redis, while a fleet is deployed: the values are those that the scripts of the previous release
+wrote.
 
-Both count in the same places. What was released before kept the waiting line in other shapes, under other names.
+Both count in the same keys. The previous release kept its waitlists in other formats, under other names.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from throttlekit.stores.redis import RedisStore
 
 SLOTS = Concurrency("slots", 2, lease=30)
 UNIT = b"\x06\x65\x17\x28\x98\x80\x00"
-"""An instant in a sliding log: `NOW_US`."""
+"""A time in a sliding log: `NOW_US`."""
 
 USED_UP: list[tuple[Limit, bytes, bytes]] = [
     (TokenBucket("token", "10/s", burst=5), b"1800000000500000", b"1800000000400000 0 0"),
@@ -32,12 +33,12 @@ USED_UP: list[tuple[Limit, bytes, bytes]] = [
     (SlidingLog("log", "5/h"), b"\x00" * 14 + UNIT * 5, b"1800005760000000 0 0"),
     (SlidingLog("ring", "300/h"), b"\x00" * 14 + UNIT * 300, b"1800003636000000 0 0"),
 ]
-"""Limits, what was stored once all of each was taken at `NOW_US`, and their lines with three jobs."""
+"""Limits, the stored value when all of each was taken at `NOW_US`, and their waitlists with three jobs."""
 ORDER = (
     b"5 18691697672192 0 3 0 1024 1 0 0 0 1800000000000000 0 60000 1800007200000000 1800000000000000 0 "
     b"1800007200000000 9 3 a1"
 )
-"""The numbers of a line with three jobs, paused for two hours, as they were before a 429 had a number of its own."""
+"""The numbers of a waitlist with three jobs, paused for two hours, before a 429 had a separate number."""
 HELD = {b":granted": -NOW_US, b":lease": -30e6, b":mean": 0.0, b"job-1": NOW_US + 30e6, b"job-2": NOW_US + 30e6}
 each_limit = pytest.mark.parametrize(("limit", "taken", "line"), USED_UP, ids=lambda value: getattr(value, "name", ""))
 
@@ -53,23 +54,28 @@ def name_of(limit: Limit) -> str:
 
 
 @each_limit
-def test_what_is_taken_is_written_as_before(bench: Bench, client: Any, limit: Limit, taken: bytes, line: bytes) -> None:
-    """To the byte, under the same name: so the release before reads what this one has taken."""
+def test_charges_are_stored_as_in_the_previous_release(
+    bench: Bench, client: Any, limit: Limit, taken: bytes, line: bytes
+) -> None:
+    """Charges have the same bytes and keys as in the previous release, which can therefore read them."""
     bench.drain(limit)
     found = client.get(name_of(limit))
-    if isinstance(limit, SlidingLog):  # the release before reads the first number modulo the amount
+    if isinstance(limit, SlidingLog):  # the previous release reads the first number modulo the amount
         found = (int.from_bytes(found[:7], "big") % limit.amount).to_bytes(7, "big") + found[7:]
     assert found == taken
 
 
-def test_slots_are_written_as_before(bench: Bench, client: Any) -> None:
-    """But for ":freed", which the release before reads as never if it is not there."""
+def test_slots_are_stored_as_in_the_previous_release(bench: Bench, client: Any) -> None:
+    """Slots are stored in the same way, except ":freed", which the previous release reads as never if it is absent."""
     assert all(bench.decide(SLOTS, holder=holder).allowed for holder in ("job-1", "job-2"))
     assert dict(client.zrange(name_of(SLOTS), 0, -1, withscores=True)) == HELD
 
 
-def test_a_sum_of_slots_that_another_release_left_wrong_heals(bench: Bench, client: Any) -> None:
-    """One that knows of no costs removed a holder of several: the limit is less used until no job holds a slot."""
+def test_a_wrong_sum_of_slots_is_corrected(bench: Bench, client: Any) -> None:
+    """
+    If a release without slot costs removed a holder of several slots, the sum is too low until no job holds a slot, and
+    then it is corrected.
+    """
     lease = Lease(name_of(SLOTS), bench.claim(SLOTS, cost=2, holder="dead").algorithm, NOW_US)
     assert bench.decide(SLOTS, cost=2, holder="dead").allowed
     client.zrem(name_of(SLOTS), lease.algorithm.holder)
@@ -80,30 +86,32 @@ def test_a_sum_of_slots_that_another_release_left_wrong_heals(bench: Bench, clie
 
 
 @each_limit
-def test_what_was_taken_before_counts(bench: Bench, client: Any, limit: Limit, taken: bytes, line: bytes) -> None:
-    """No unit passes before its time. The jobs of this release pass in order, whoever waits in the other one."""
+def test_charges_of_the_previous_release_count(
+    bench: Bench, client: Any, limit: Limit, taken: bytes, line: bytes
+) -> None:
+    """No unit is admitted early. Jobs of this release are admitted in order, whatever jobs wait in the other."""
     client.set(name_of(limit), taken, px=8_000_000)
     lines = {f"{name_of(limit)}:line": line, f"{name_of(limit)}:order": ORDER}
     for name, text in lines.items():
         client.set(name, text, px=8_000_000)
     client.zadd(f"{name_of(limit)}:jobs", {"0000000000000001 1": 18691697672192})
     client.pexpire(f"{name_of(limit)}:jobs", 8_000_000)
-    assert bench.passing(limit) == 0
+    assert bench.count_admitted(limit) == 0
     waiting = ["one", "two", "three"]
     first, *_ = [bench.decide(limit, job=id) for id in waiting]
     bench.now_us = first.retry_us - 1
     assert not bench.look(limit).allowed
-    passed: list[str] = []
+    admitted: list[str] = []
     for number in range(3):
         bench.now_us = max(bench.now_us, NOW_US + limit.period_us * (number + 1))
-        passed += bench.pass_woken(limit)
-    assert passed == waiting
+        admitted += bench.admit_woken(limit)
+    assert admitted == waiting
     assert client.mget(lines) == [*lines.values()]
     assert client.zcard(f"{name_of(limit)}:jobs") == 1
 
 
-def test_slots_that_were_taken_before_count(bench: Bench, client: Any) -> None:
-    """They are renewed and given back by name, whichever release took them; one that is free goes to one job."""
+def test_slots_of_the_previous_release_count(bench: Bench, client: Any) -> None:
+    """Slots are renewed and released by name, whichever release took them; a free slot is granted to one job."""
     client.zadd(name_of(SLOTS), {**HELD, b":freed": 0})
     client.set(f"{name_of(SLOTS)}:line", b"1800000006120000 0 0", px=60_000)
     assert bench.decide(SLOTS, holder="next", caller=Caller.WITHOUT_JOB).reason is Reason.EXHAUSTED

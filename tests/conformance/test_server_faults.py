@@ -1,4 +1,4 @@
-"""Servers that are up and answer with errors: nothing is allowed, and the log has the remedy."""
+"""Servers that are up and reply with errors: no job is admitted, and the log has the remedy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ JOB = Job(id="1", name="call_partner")
 def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The client of a server that this test may break, of the newest and of the oldest supported version."""
     if request.param == "6.2":
-        request.getfixturevalue("redis_6_base")  # skips where there is none
+        request.getfixturevalue("redis_6_base")  # skips the test if there is none
     binary = redis_binary() if request.param == "7" else redis_6_binary()
     with redis_server(binary=binary) as url, contextlib.closing(redis.Redis.from_url(url)) as client:
         yield client
@@ -56,7 +56,7 @@ def _url(client: Any, *, user: str = "", port: int | None = None) -> str:
 
 
 def _log_message(url: str, caplog: pytest.LogCaptureFixture, *limits: Any) -> str:
-    """The log message when a job is deferred because of the server at *url*."""
+    """Return the log message when a job is deferred because of the server at *url*."""
     caplog.clear()
     limiter = Limiter(RedisStore(url, timeout=5))
     with caplog.at_level(logging.WARNING, "throttlekit"), contextlib.closing(limiter):
@@ -68,8 +68,8 @@ def _log_message(url: str, caplog: pytest.LogCaptureFixture, *limits: Any) -> st
 
 
 @pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)
-def test_a_server_without_memory_says_so(own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any) -> None:
-    """OOM under noeviction: no grant, no charge; jobs run as soon as there is memory again."""
+def test_a_server_without_memory_is_logged(own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any) -> None:
+    """OOM with noeviction: no grant and no charge; jobs run as soon as there is memory again."""
     own_server.config_set("maxmemory", "1")
     assert "its memory is full and its policy evicts nothing: raise its maxmemory" in _log_message(
         _url(own_server), caplog, limit
@@ -81,15 +81,15 @@ def test_a_server_without_memory_says_so(own_server: Any, caplog: pytest.LogCapt
 
 
 def test_several_limits_on_a_server_without_memory_are_all_uncharged(own_server: Any) -> None:
-    """The first write fails, so no other is made."""
+    """The first write fails, so no limit is charged."""
     own_server.config_set("maxmemory", "1")
     with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
         assert not limiter.acquire(*SEVERAL)
     assert stored(own_server) == 0
 
 
-def test_a_replica_says_so(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """READONLY, as after a fail-over: it takes no writes."""
+def test_a_replica_is_logged(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """READONLY, as after a fail-over: a replica rejects writes, and the log names the remedy."""
     assert Limiter(_url(own_server)).acquire(LIMIT)
     own_server.config_set("replica-serve-stale-data", "yes")
     own_server.replicaof("127.0.0.1", free_port())
@@ -101,8 +101,8 @@ def test_a_replica_says_so(own_server: Any, caplog: pytest.LogCaptureFixture) ->
     assert Limiter(_url(own_server)).acquire(LIMIT)
 
 
-def test_a_wrong_password_says_so_without_it(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """No password, a wrong one, an unknown user: found with the first call, and never repeated."""
+def test_a_wrong_password_is_logged_without_it(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A missing or wrong password or an unknown user is logged at the first call, and the password never is."""
     own_server.config_set("requirepass", "hunter2hunter2")
     for user in ("", ":hunter2@", "nobody:hunter2@"):
         message = _log_message(_url(own_server, user=user), caplog)
@@ -113,27 +113,27 @@ def test_a_wrong_password_says_so_without_it(own_server: Any, caplog: pytest.Log
 
 
 DOCUMENTED = acl_rights()
-NEEDED = tuple(right for right in DOCUMENTED if right != "+info")  # that is for the doctor
+NEEDED = tuple(right for right in DOCUMENTED if right != "+info")  # only `throttlekit doctor` needs it
 
 
 @pytest.mark.parametrize("lacking", ["~tk1:*", "+@write", "+evalsha", "+eval", "+time"])
-def test_a_user_without_rights_says_which_are_needed(
+def test_a_user_without_rights_is_logged_with_the_needed_rights(
     own_server: Any, caplog: pytest.LogCaptureFixture, lacking: str
 ) -> None:
-    """NOPERM, by key or by command: the log names all the rights that the limiter needs."""
+    """NOPERM for a key or a command: the log names all rights that the limiter needs."""
     rules = [rule for rule in NEEDED if rule != lacking]
     own_server.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rules)
     message = _log_message(_url(own_server, user="limits:hunter2@"), caplog)
     assert "its user lacks permissions that the limiter needs: ACL SETUSER … " + " ".join(NEEDED) in message
 
 
-def test_documentation_names_the_rights_in_one_place() -> None:
-    """Two lines would differ one day."""
+def test_the_documentation_names_the_rights_in_one_place() -> None:
+    """Only one page has the rights, because two copies would differ one day."""
     assert [page.name for page in sorted(DOCS.glob("*.md")) if "+@write" in page.read_text()] == ["operations.md"]
 
 
-def test_a_user_with_the_named_rights_is_enough(own_server: Any) -> None:
-    """Every verb, every algorithm, another database than 0, allowed and denied."""
+def test_the_named_rights_are_enough(own_server: Any) -> None:
+    """With the named rights, every method works for every algorithm, in a database other than 0."""
     own_server.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *NEEDED)
     url = _url(own_server, user="limits:hunter2@").removesuffix("0") + "5"
     with contextlib.closing(Limiter(RedisStore(url, timeout=5))) as limiter:
@@ -151,7 +151,7 @@ def test_a_user_with_the_named_rights_is_enough(own_server: Any) -> None:
 def test_a_key_of_another_type_stops_no_other_limit(
     own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any
 ) -> None:
-    """WRONGTYPE: jobs of that limit are deferred, others are not; once the key is deleted all run again."""
+    """WRONGTYPE: jobs of that limit are deferred, others are not; when the key is deleted, all run again."""
     key = bucket_name(limit.name, "", limit.fingerprint)
     own_server.rpush(key, "x")
     with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
@@ -165,8 +165,8 @@ def test_a_key_of_another_type_stops_no_other_limit(
         assert limiter.acquire(limit, job=JOB)
 
 
-def test_a_server_that_loads_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """LOADING, after a restart: jobs wait until the server has read its data, and earlier charges still count."""
+def test_a_server_that_loads_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """LOADING after a restart: jobs wait until the server has read its data, and earlier charges still count."""
     port, slow = free_port(), ("--dir", str(tmp_path), "--enable-debug-command", "yes")
     with redis_process(redis_binary(), port, *slow), contextlib.closing(redis.Redis(port=port)) as client:
         limiter = Limiter(RedisStore(f"redis://127.0.0.1:{port}/0", timeout=5))
@@ -178,20 +178,20 @@ def test_a_server_that_loads_says_so(tmp_path: Path, caplog: pytest.LogCaptureFi
     slow += ("--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024")
     with redis_process(redis_binary(), port, *slow, ready=False):
 
-        def loads() -> bool:
+        def is_loading() -> bool:
             with contextlib.suppress(redis.ConnectionError), contextlib.closing(redis.Redis(port=port)) as client:
                 return bool(client.info("persistence")["loading"])
             return False
 
-        wait_until(loads, description="the server loads its data", every=0.01)
+        wait_until(is_loading, description="the server loads its data", every=0.01)
         assert "it is still loading its data" in _log_message(f"redis://127.0.0.1:{port}/0", caplog)
         with contextlib.closing(Limiter(RedisStore(f"redis://127.0.0.1:{port}/0", timeout=5))) as limiter:
             found = wait_until(lambda: limiter.acquire(hour), description="the server has loaded its data")
             assert found.remaining == 29
 
 
-def test_a_server_that_cannot_save_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """MISCONF: its disk is gone, so it takes no writes."""
+def test_a_server_that_cannot_save_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """MISCONF: the server's disk is gone, so it rejects writes."""
     port, folder = free_port(), tmp_path / "gone"
     folder.mkdir()
     with (
@@ -202,20 +202,20 @@ def test_a_server_that_cannot_save_says_so(tmp_path: Path, caplog: pytest.LogCap
         client.set("something", "changed")
         client.config_set("save", "3600 1")
 
-        def refused() -> bool:
+        def has_failed() -> bool:
             with contextlib.suppress(redis.ResponseError):
                 client.bgsave()
             persistence: Any = client.info("persistence")
             return bool(persistence["rdb_last_bgsave_status"] == "err")
 
-        wait_until(refused, description="a save has failed", every=0.1)
+        wait_until(has_failed, description="a save has failed", every=0.1)
         assert "it cannot save its data, so it rejects writes: see its log and its disk" in _log_message(
             f"redis://127.0.0.1:{port}/0", caplog
         )
 
 
-def test_a_server_without_enough_replicas_says_so(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """NOREPLICAS: it takes no writes, so that a fail-over loses none."""
+def test_a_server_without_enough_replicas_is_logged(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """NOREPLICAS: the server rejects writes, so that a fail-over loses none."""
     own_server.config_set("min-replicas-to-write", "1")
     assert "too few replicas are connected, so it rejects writes: see its min-replicas-to-write" in _log_message(
         _url(own_server), caplog
@@ -226,10 +226,10 @@ def test_a_server_without_enough_replicas_says_so(own_server: Any, caplog: pytes
 
 
 @pytest.mark.parametrize("lacking", ["redis.sha1hex", "cjson.decode", "cjson"])
-def test_a_server_whose_lua_lacks_a_function_says_so(
+def test_a_server_whose_lua_lacks_a_function_is_a_configuration_error(
     own_server: Any, lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An imitation, such as fakeredis: one error with the reason, in a real server's words; it is no outage."""
+    """An imitation such as fakeredis raises ConfigurationError with the reason, and is no outage."""
     store = RedisStore(_url(own_server), timeout=5)
     call = "redis.no_such('x')" if lacking == "redis.sha1hex" else "cjson.no_such('x')"
     with pytest.raises(redis.ResponseError) as caught:
@@ -239,10 +239,10 @@ def test_a_server_whose_lua_lacks_a_function_says_so(
     if not function:
         text = f"user_script:1: attempt to index global '{module}' (a nil value)"
 
-    def refuse(*_: Any) -> None:
+    def raise_error(*_: Any) -> None:
         raise redis.ResponseError(text)
 
-    monkeypatch.setattr(store._pool, "execute", refuse)
+    monkeypatch.setattr(store._pool, "execute", raise_error)
     with contextlib.closing(Limiter(store)) as limiter:
         for _ in range(2):
             with pytest.raises(ConfigurationError, match=r"lacks a function .* as fakeredis does"):
@@ -250,7 +250,7 @@ def test_a_server_whose_lua_lacks_a_function_says_so(
 
 
 def test_a_script_that_fails_stops_no_other_limit(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The server is up. Only the jobs that meet the error are deferred, and the log has it once."""
+    """Only the jobs whose script fails are deferred, and the log has the error once."""
     store = RedisStore(_url(own_server), timeout=5)
     execute = store._pool.execute
 
@@ -267,31 +267,31 @@ def test_a_script_that_fails_stops_no_other_limit(own_server: Any, caplog: pytes
     assert caplog.text.count("Other calls are not affected") == 1
 
 
-def test_a_server_without_scripts_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """A command that was renamed away, as some hosts do, or that is younger than the server."""
+def test_a_server_without_scripts_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says that the server lacks a command: some hosts rename it, and old servers do not have it."""
     with redis_server("--rename-command", "EVAL", "", "--rename-command", "EVALSHA", "") as url:
         assert "it lacks a command, because it is too old, or because a command is renamed: use" in _log_message(
             url, caplog
         )
 
 
-def test_a_server_older_than_redis_5_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There a script may not write after it has read the clock. (No such server here: only its words.)"""
+def test_a_server_older_than_redis_5_is_an_outage_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Redis 5, a script may not write after it has read the clock. (Here, only the server's error is used.)"""
     store = RedisStore("redis://localhost:1/0")
 
-    def refuse(*_: Any) -> None:
+    def raise_error(*_: Any) -> None:
         raise redis.ResponseError(
             "Error running script (call to f_0): @user_script:9: @user_script: 9: Write commands not allowed after "
             "non deterministic commands. Call redis.replicate_commands() at the start of your script"
         )
 
-    monkeypatch.setattr(store._pool, "execute", refuse)
+    monkeypatch.setattr(store._pool, "execute", raise_error)
     with pytest.raises(StoreUnavailable, match=r"it is older than Redis 5: use 6\.2 or later"):
         store.reset([BUCKET])
 
 
 def test_an_evicted_key_is_a_full_bucket_and_no_error(own_server: Any) -> None:
-    """A key that volatile-lru evicts counts as unused, as the guarantees say, and nothing fails."""
+    """A key that volatile-lru evicts counts as unused, as docs/guarantees.md says, and no call fails."""
     own_server.config_set("maxmemory-policy", "volatile-lru")
     with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
         hour = SlidingLog("log", "5/h")
@@ -300,23 +300,23 @@ def test_an_evicted_key_is_a_full_bucket_and_no_error(own_server: Any) -> None:
         own_server.config_set("maxmemory", "1mb")
         value, number = b"x" * 10_000, 0
 
-        def evicted() -> bool:
+        def are_evicted() -> bool:
             nonlocal number
             with contextlib.suppress(redis.exceptions.OutOfMemoryError):
                 number += 1
                 own_server.set(f"cache:{number}", value)
             return own_server.info("stats")["evicted_keys"] >= 2
 
-        wait_until(evicted, description="both keys of the limit are evicted", every=0)
+        wait_until(are_evicted, description="both keys of the limit are evicted", every=0)
         own_server.config_set("maxmemory", "0")
         assert limiter.acquire(hour, cost=5)
 
 
-# Servers that are not there, or come back
+# Servers that are unreachable, or return
 
 
 def test_a_restarted_server_is_found_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Killed and started again, empty: jobs run, though each connection of the pool was broken."""
+    """When a killed server is started again, jobs run, although each connection of the pool was broken."""
     port = free_port()
     limiter = Limiter(f"redis://127.0.0.1:{port}/0?socket_timeout=5")
     for _ in range(2):
@@ -328,8 +328,8 @@ def test_a_restarted_server_is_found_again(caplog: pytest.LogCaptureFixture) -> 
     assert "ConnectionError" in messages[0]
 
 
-def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
-    """SIGSTOP: of 400 jobs in a row only the first waits; no command runs twice once the server goes on."""
+def test_a_hung_server_costs_one_time_out_per_second(own_server: Any) -> None:
+    """Of 400 successive jobs on a stopped server, only the first waits; no command runs twice when it continues."""
     own_server.execute_command("PING")
     hour = SlidingLog("log", "50/h")
     pid = own_server.info("server")["process_id"]
@@ -343,17 +343,19 @@ def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
         finally:
             os.kill(pid, signal.SIGCONT)
         assert reasons == {"store unavailable"}
-        wait_until(lambda: limiter.acquire(hour), description="the server is asked again")
+        wait_until(lambda: limiter.acquire(hour), description="the server is called again")
         seconds = time.monotonic() - begun
-        # The server runs now what it received while it hung: one call at first, and one in each second.
-        asked = own_server.info("commandstats")["cmdstat_evalsha"]["calls"]
-        assert asked <= 1 + seconds + 2
-        assert limiter.peek(hour).remaining >= 50 - 1 - asked
+        # The server now runs the calls that it received while it was stopped: the first, and one in each second.
+        calls = own_server.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert calls <= 1 + seconds + 2
+        assert limiter.peek(hour).remaining >= 50 - 1 - calls
 
 
 @pytest.mark.parametrize("by_client", [False, True], ids=["url", "client"])
-def test_a_hundred_and_twenty_calls_at_once(own_server: Any, by_client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With greenlets, for example. The server answers all of them, so it is not down; redis-py alone stops at 100."""
+def test_120_concurrent_calls_are_all_decided(
+    own_server: Any, by_client: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of 120 concurrent calls are decided, as with greenlets: redis-py alone has a limit of 100 connections."""
     monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", 20.0)
     limiter = Limiter(client=own_server) if by_client else Limiter(RedisStore(_url(own_server), timeout=20))
     busy = TokenBucket("busy", "1000/s", burst=1000)
@@ -368,8 +370,8 @@ def test_a_hundred_and_twenty_calls_at_once(own_server: Any, by_client: bool, mo
     assert answers == ["allowed"] * 120
 
 
-def test_cut_connections_are_one_failure_and_not_one_each(own_server: Any) -> None:
-    """The idle connections are closed with the first that fails."""
+def test_broken_connections_are_one_failure(own_server: Any) -> None:
+    """When one idle connection fails, all idle connections are closed, so that each is not a failure."""
     port = own_server.connection_pool.connection_kwargs["port"]
     with Proxy(port) as proxy, contextlib.closing(RedisStore(_url(own_server, port=proxy.port), timeout=5)) as store:
         with ThreadPoolExecutor(5) as threads:

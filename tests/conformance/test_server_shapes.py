@@ -1,4 +1,4 @@
-"""The kinds of servers that people run: TLS, a Unix socket, Sentinel; and clients of redis-py."""
+"""The kinds of servers that users run: with TLS, a Unix socket or Sentinel; and clients of redis-py."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ JOB = Job(id="1", name="call_partner")
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a busy machine: these tests are not about speed."""
+    """Use long time-outs for a busy machine, because these tests do not measure speed."""
     monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", 2.0)
 
 
@@ -49,10 +49,10 @@ def _url(watched: Watched) -> str:
     return f"{watched.url}?socket_timeout=2"
 
 
-def _works(limiter: Limiter) -> None:
-    """Every verb, allowed and denied."""
+def _check_methods(limiter: Limiter) -> None:
+    """Call every method, with grants and denials."""
     with contextlib.closing(limiter):
-        decision = _granted(limiter, 40)
+        decision = _acquire_until_granted(limiter, 40)
         limiter.settle(decision, actual=30)
         assert limiter.peek(HOUR).remaining == 20
         assert limiter.acquire(HOUR, OTHER, job=JOB, cost=5)
@@ -61,8 +61,8 @@ def _works(limiter: Limiter) -> None:
         assert limiter.peek(HOUR).remaining == 50
 
 
-def _granted(limiter: Limiter, cost: int) -> Decision:
-    return wait_until(lambda: limiter.acquire(HOUR, cost=cost), description="the store has answered in time")
+def _acquire_until_granted(limiter: Limiter, cost: int) -> Decision:
+    return wait_until(lambda: limiter.acquire(HOUR, cost=cost), description="the store has replied in time")
 
 
 # TLS and Unix sockets
@@ -75,7 +75,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def tls_port(certificates: tuple[Path, Path]) -> Iterator[int]:
-    """A server that speaks TLS on its own port."""
+    """The port on which a server accepts TLS."""
     from support.servers.processes import free_port
 
     certificate, key = map(str, certificates)
@@ -88,18 +88,18 @@ def tls_port(certificates: tuple[Path, Path]) -> Iterator[int]:
 
 
 def test_tls(tls_port: int, certificates: tuple[Path, Path]) -> None:
-    """rediss:// with the certificate's authority; as a URL, and as a client."""
+    """A server with TLS works by a rediss:// URL and by a client, with the certificate's authority."""
     authority = str(certificates[0])
     store = RedisStore(f"rediss://127.0.0.1:{tls_port}/0?ssl_ca_certs={authority}", timeout=5)
-    _works(Limiter(store))
+    _check_methods(Limiter(store))
     client = redis.Redis(port=tls_port, host="127.0.0.1", ssl=True, ssl_ca_certs=authority)
     with contextlib.closing(Limiter(client=client)) as limiter:
-        assert _granted(limiter, 1)
+        assert _acquire_until_granted(limiter, 1)
     client.close()
 
 
-def test_tls_that_is_not_trusted(tls_port: int, caplog: pytest.LogCaptureFixture) -> None:
-    """With a certificate that is not trusted jobs are deferred, and the log says what failed."""
+def test_an_untrusted_certificate_is_logged(tls_port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """If the certificate is not trusted, jobs are deferred, and the log has one record."""
     with contextlib.closing(Limiter(RedisStore(f"rediss://:hunter2@127.0.0.1:{tls_port}/0", timeout=5))) as limiter:
         assert limiter.acquire(HOUR, job=JOB).reason == "store unavailable"
     assert "hunter2" not in caplog.text
@@ -107,10 +107,10 @@ def test_tls_that_is_not_trusted(tls_port: int, caplog: pytest.LogCaptureFixture
 
 
 def test_unix_socket(tmp_path: Path) -> None:
-    """unix:// with a database and a password."""
+    """A Unix socket works by a unix:// URL with a database, and by a client."""
     path = tmp_path / "r.sock"
     with redis_server("--unixsocket", str(path)):
-        _works(Limiter(RedisStore(f"unix://{path}?db=3", timeout=5)))
+        _check_methods(Limiter(RedisStore(f"unix://{path}?db=3", timeout=5)))
         with redis.Redis(unix_socket_path=str(path)) as client, contextlib.closing(Limiter(client=client)) as limiter:
             assert limiter.acquire(HOUR)
 
@@ -120,24 +120,24 @@ def test_unix_socket(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
-    """A master, its replica, and a Sentinel. Leave them as they are."""
+    """A master, its replica, and a Sentinel, which the tests must not change."""
     with sentinel_watching() as found:
         yield found
 
 
 @pytest.fixture
 def own_watched() -> Iterator[Watched]:
-    """The same for one test, to fail over."""
+    """A master, its replica, and a Sentinel, which one test may fail over."""
     with sentinel_watching() as found:
         yield found
 
 
 def test_sentinel_by_url_and_by_client(watched: Watched) -> None:
     """The limiter uses the master that the Sentinel names; a Sentinel that is down is skipped."""
-    _works(Limiter(_url(watched)))
-    _works(Limiter(_url(watched).replace("//", "//127.0.0.1:1,").replace("redis+", "valkey+")))
+    _check_methods(Limiter(_url(watched)))
+    _check_methods(Limiter(_url(watched).replace("//", "//127.0.0.1:1,").replace("redis+", "valkey+")))
     manager = Sentinel([("127.0.0.1", watched.port)])
-    _works(Limiter(client=manager.master_for("limits", decode_responses=True)))
+    _check_methods(Limiter(client=manager.master_for("limits", decode_responses=True)))
     with pytest.raises(ConfigurationError, match=r"reads from replicas.*create it with Sentinel\.master_for"):
         Limiter(client=manager.slave_for("limits"))
 
@@ -145,12 +145,15 @@ def test_sentinel_by_url_and_by_client(watched: Watched) -> None:
 def test_sentinel_with_tls_and_passwords_of_its_own(
     certificates: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """rediss+sentinel:// speaks TLS to both; the URL's user is the master's, its options name the Sentinel's."""
+    """
+    rediss+sentinel:// uses TLS for the master and the Sentinels. The URL's user is the master's, and its options have
+    the Sentinels' user.
+    """
     with guarded(*certificates) as port:
         url = f"rediss+sentinel://:master@127.0.0.1:{port}/limits/1?socket_timeout=5&socket_connect_timeout=5"
         url += f"&ssl_ca_certs={certificates[0]}"
-        _works(Limiter(f"{url}&sentinel_password=sentinel"))
-        _works(Limiter(f"{url}&sentinel_username=watcher&sentinel_password=watcher"))
+        _check_methods(Limiter(f"{url}&sentinel_password=sentinel"))
+        _check_methods(Limiter(f"{url}&sentinel_username=watcher&sentinel_password=watcher"))
         for wrong, whose in (
             (url, "the user or password of the Sentinels"),
             (f"{url}&sentinel_password=hunter2", "the user or password of the Sentinels"),
@@ -164,7 +167,7 @@ def test_sentinel_with_tls_and_passwords_of_its_own(
 
 
 def test_sentinel_without_the_service(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says that the Sentinels do not know the service, so the operator does not look for a dead master."""
+    """The log says that the Sentinels do not know the service, so that operators do not search for a dead master."""
     with contextlib.closing(Limiter(_url(watched).replace("/limits", "/another"))) as limiter:
         assert limiter.acquire(HOUR, job=JOB).reason == "store unavailable"
     assert "the Sentinels do not know the service named in the URL: see SENTINEL MASTERS" in caplog.text
@@ -174,8 +177,8 @@ def test_sentinel_without_the_service(watched: Watched, caplog: pytest.LogCaptur
     "end",
     ["", "/", "/service/one", "/service/0?nope=1", "/service?socket_timeout=soon", "/service/0/1", "/service?x"],
 )
-def test_sentinel_url_that_cannot_be_read_fails_at_once(end: str) -> None:
-    """With what is right, and without the password."""
+def test_an_unusable_sentinel_url_fails_at_once(end: str) -> None:
+    """A wrong URL raises when the limiter is created; the message has the right form, and not the password."""
     with pytest.raises(
         ConfigurationError, match=r"redis\+sentinel://host:port,host:port/service/0|sentinel_password$"
     ) as caught:
@@ -185,44 +188,44 @@ def test_sentinel_url_that_cannot_be_read_fails_at_once(end: str) -> None:
         Limiter("redis+sentinel://host:port/service/0")
 
 
-def _replicated(watched: Watched) -> None:
-    """Wait until the replica has all that the master wrote."""
+def _wait_until_replicated(watched: Watched) -> None:
+    """Wait until the replica has everything that the master wrote."""
     watched.master.client.set("last", "word")  # WAIT is for what the same connection has written
     assert watched.master.client.wait(1, 30_000) == 1
 
 
-def test_fail_over_is_followed(own_watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fail_over_is_followed(own_watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     """
-    The master is killed: jobs are deferred until the replica is the master, then they run, and what was counted
-    and replicated still counts. It is the same for a client of redis-py.
+    When the master is killed, jobs are deferred until the replica is the master. Then they run, and replicated charges
+    still count. The same applies to a client of redis-py.
     """
     caplog.set_level(logging.WARNING, "throttlekit")
     manager = Sentinel([("127.0.0.1", own_watched.port)])
     by_url, by_client = Limiter(_url(own_watched)), Limiter(client=manager.master_for("limits"))
     with contextlib.closing(by_url), contextlib.closing(by_client):
-        assert _granted(by_url, 10)
-        assert _granted(by_client, 10)
-        _replicated(own_watched)
+        assert _acquire_until_granted(by_url, 10)
+        assert _acquire_until_granted(by_client, 10)
+        _wait_until_replicated(own_watched)
         own_watched.fail_over()
         for limiter in (by_url, by_client):
-            assert _granted(limiter, 1)
+            assert _acquire_until_granted(limiter, 1)
         assert by_url.peek(HOUR).remaining == 28
     assert "the store gave no usable answer: " in caplog.text
 
 
-def test_a_master_that_became_a_replica_is_left(own_watched: Watched) -> None:
-    """A fail-over while the old master is up: it never grants anything more, and the new one is found."""
+def test_a_master_that_became_a_replica_is_no_longer_used(own_watched: Watched) -> None:
+    """After a fail-over the old master, which is still up, grants nothing, and the new master is found."""
     with contextlib.closing(Limiter(_url(own_watched))) as limiter:
-        assert _granted(limiter, 10)
-        _replicated(own_watched)
+        assert _acquire_until_granted(limiter, 10)
+        _wait_until_replicated(own_watched)
         own_watched.sentinel.execute_command("SENTINEL", "FAILOVER", "limits")
         new = own_watched.replica.client
         wait_until(lambda: new.role()[0] == "master", description="the replica has taken over")
         own_watched.master.client.replicaof(
             "127.0.0.1", own_watched.replica.port
         )  # as the Sentinel does, seconds later
-        assert _granted(limiter, 1)
-        assert stored(new) == 2, "what was said last, and what the limiter counts"
+        assert _acquire_until_granted(limiter, 1)
+        assert stored(new) == 2, "the key of the replication check, and the limiter's key"
         assert limiter.peek(HOUR).remaining == 39
 
 
@@ -230,34 +233,34 @@ def test_a_master_that_became_a_replica_is_left(own_watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("decoded", [False, True])
-def test_a_client_gives_address_and_user(redis_url: str, decoded: bool) -> None:
-    """Its database, its user and its client name are used; its decoding, retries and time-outs are not."""
+def test_the_address_and_user_of_a_client_are_used(redis_url: str, decoded: bool) -> None:
+    """The client's address, database and user are used; its decoding, retries and time-outs are not."""
     retry = Retry(ConstantBackoff(0.01), 5)
     client = redis.Redis.from_url(
         redis_url, decode_responses=decoded, retry=retry, socket_timeout=60, health_check_interval=1,
         max_connections=1, protocol=3,
     )  # fmt: skip
-    held = client.connection_pool.get_connection("PING")  # its only one
+    held = client.connection_pool.get_connection("PING")  # its only connection
     limiter = Limiter(client=client)
     client.connection_pool.release(held)
-    assert _granted(limiter, 1)
+    assert _acquire_until_granted(limiter, 1)
     assert stored(client) == 1
     limiter.reset(HOUR)
-    _works(limiter)
+    _check_methods(limiter)
     assert client.ping()
     assert client.get_retry() is retry
     client.close()
 
 
-def test_a_clients_retries_never_send_twice(redis_base: str) -> None:
-    """The client would send five times after a time-out, each a charge. The limiter sends once."""
+def test_the_retries_of_a_client_are_not_used(redis_base: str) -> None:
+    """After a time-out the client would send a command five times, each with a charge. The limiter sends it once."""
     with redis_server() as url, redis.Redis.from_url(url) as control:
         client = redis.Redis.from_url(
             url, retry=Retry(ConstantBackoff(0.01), 5), retry_on_timeout=True, retry_on_error=[redis.TimeoutError],
             socket_timeout=30,
         )  # fmt: skip
         with contextlib.closing(Limiter(client=client)) as limiter:
-            assert _granted(limiter, 1)
+            assert _acquire_until_granted(limiter, 1)
             pid = control.info("server")["process_id"]
             control.config_resetstat()
             os.kill(pid, signal.SIGSTOP)
@@ -270,25 +273,27 @@ def test_a_clients_retries_never_send_twice(redis_base: str) -> None:
             control.ping()
             calls: Any = control.info("commandstats")
             assert calls.get("cmdstat_evalsha", {"calls": 0})["calls"] <= 1
-            wait_until(lambda: limiter.acquire(HOUR), description="the server is asked again")
+            wait_until(lambda: limiter.acquire(HOUR), description="the server is called again")
             assert limiter.peek(HOUR).remaining in (46, 47)
         client.close()
 
 
-def test_a_cluster_client(cluster: Cluster) -> None:
-    """A redis.RedisCluster names the nodes; the rest is as with redis+cluster://."""
+def test_a_cluster_client_names_the_nodes(cluster: Cluster) -> None:
+    """A redis.RedisCluster names the nodes, and the limiter works as with redis+cluster://."""
     limits = [TokenBucket(f"limit-{number}", "1/h", burst=2) for number in range(12)]
     with redis.RedisCluster(host="127.0.0.1", port=cluster.ports[0], decode_responses=True) as client:
         limiter = Limiter(client=client)
     with contextlib.closing(limiter), contextlib.closing(Limiter(RedisClusterStore(cluster.url, timeout=5))) as by_url:
-        wait_until(lambda: limiter.acquire(*limits), description="the cluster has answered in time")
+        wait_until(lambda: limiter.acquire(*limits), description="the cluster has replied in time")
         assert [by_url.peek(limit).remaining for limit in limits] == [1] * 12
         assert by_url.acquire(*limits)
         assert not limiter.acquire(*limits, job=JOB)
 
 
 def test_a_cluster_client_made_from_a_url_keeps_its_tls() -> None:
-    """redis-py keeps the connection class among the options, but does not accept it as one."""
+    """
+    TLS settings of the client are kept: redis-py stores the connection class as an option, but does not accept it.
+    """
     store = _ClusterOfClient.__new__(_ClusterOfClient)
     client: Any = redis.RedisCluster.__new__(redis.RedisCluster)
     options = {"connection_class": redis.SSLConnection, "ssl_ca_certs": "/ours.pem"}
@@ -304,7 +309,7 @@ def test_a_cluster_client_made_from_a_url_keeps_its_tls() -> None:
 
 
 def test_nodes_that_hang_cost_one_time_out_for_all_threads() -> None:
-    """Eight threads whose first call meets a cluster that hangs: a time-out or two, not one each."""
+    """If a cluster hangs, eight threads wait together for one or two time-outs, and not for one each."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as hung:
         limiter = Limiter(RedisClusterStore(f"redis+cluster://127.0.0.1:{hung.getsockname()[1]}", timeout=1.0))
         threads = [threading.Thread(target=limiter.acquire, args=[HOUR], kwargs={"job": JOB}) for _ in range(8)]
@@ -316,43 +321,46 @@ def test_nodes_that_hang_cost_one_time_out_for_all_threads() -> None:
         assert time.monotonic() - begun < 7
 
 
-def test_threads_do_not_wait_in_turn_for_the_list_of_nodes() -> None:
-    """redis-py refreshes the nodes under a lock: with nodes that hang, eight threads would time out in turn."""
-    asked, refused = [], []
+def test_threads_do_not_refresh_the_nodes_one_after_the_other() -> None:
+    """
+    Only one thread refreshes the nodes, and the others fail at once. redis-py refreshes them under a lock, so eight
+    threads would time out one after the other.
+    """
+    refreshes, rejected = [], []
     manager = SimpleNamespace(
         initialize=lambda: (
-            asked.append(1),
-            wait_until(lambda: len(asked) > 1 or len(refused) == 7, description="the others have been refused"),
+            refreshes.append(1),
+            wait_until(lambda: len(refreshes) > 1 or len(rejected) == 7, description="the others were rejected"),
         )
     )
     _NodeRefresh(manager, 0.1)
 
-    def ask() -> None:
+    def refresh() -> None:
         try:
             manager.initialize()
         except RedisClusterException as error:
-            refused.append(error)
+            rejected.append(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=refresh) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(asked), len(refused)) == (1, 7)
-    ask()
-    assert len(asked) == 2
+    assert (len(refreshes), len(rejected)) == (1, 7)
+    refresh()
+    assert len(refreshes) == 2
 
 
 @pytest.mark.parametrize("client", [None, "redis://:hunter2@host", 5, redis.Redis])
 def test_a_wrong_client_is_a_configuration_error(client: Any) -> None:
-    """The message says what is right."""
+    """A value of another type as client= is rejected, and the message says what is right."""
     with pytest.raises(ConfigurationError, match=r"client= takes a redis\.Redis or redis\.RedisCluster, not") as caught:
         Limiter(client=client)
     assert "hunter2" not in str(caught.value)
 
 
 def test_an_asyncio_client_is_a_configuration_error(redis_url: str) -> None:
-    """It could be called only from an event loop."""
+    """An asyncio client is rejected, because it could be called only from an event loop."""
     from redis import asyncio
 
     with pytest.raises(ConfigurationError, match="not an asyncio client"):
@@ -360,7 +368,7 @@ def test_an_asyncio_client_is_a_configuration_error(redis_url: str) -> None:
 
 
 def test_a_store_and_a_client_are_a_configuration_error(redis_url: str) -> None:
-    """The limiter would not know which to use."""
+    """A store and a client together are rejected, because the limiter would not know which to use."""
     with redis.Redis.from_url(redis_url) as client, pytest.raises(ConfigurationError, match="not both"):
         Limiter(redis_url, client=client)
 
@@ -378,8 +386,8 @@ def test_an_unknown_connection_class_is_a_configuration_error() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_process_patched_by_gevent(redis_url: str) -> None:
-    """Fifty greenlets on one server: while it is down, one waits for it at a time and the others go on."""
+def test_greenlets_of_gevent_do_not_block_each_other(redis_url: str) -> None:
+    """Fifty greenlets share one limiter. While the server hangs, one of them waits for it, and others still run."""
     script = textwrap.dedent(
         f"""
         from gevent import monkey

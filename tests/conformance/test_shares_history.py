@@ -1,4 +1,4 @@
-"""How tenants divided a limit, on a real server: exact for every reader, known or not known, and bounded."""
+"""How tenants divided a limit, on a real server: the same for every reader, known or not, and bounded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _steps(store: RedisStore, now: float, name: str = "15m", id: str = "a") -> l
 
 
 def test_a_report_is_in_the_history(store: RedisStore) -> None:
-    """What each tenant was granted is in the last bar of every range, the most first."""
+    """The units of each tenant are in the last bar of every range, with the largest number first."""
     with contextlib.closing(Limiter(store)) as limiter:
         assert limiter.fleet is not None
         for number, tenant in enumerate(["bee", "acme", "a b", "acme", "bee", "acme", "", *["late"] * 5]):
@@ -55,8 +55,8 @@ def test_a_report_is_in_the_history(store: RedisStore) -> None:
             assert [(each.units, each.others) for each in known] == [({"acme": 3, "bee": 2, "a%20b": 1, "": 1}, 0)]
 
 
-def test_a_limit_without_shares_has_none(store: RedisStore, client: Any) -> None:
-    """It sends no command and takes no byte for this."""
+def test_a_limit_without_shares_stores_nothing(store: RedisStore, client: Any) -> None:
+    """For a limit without shares, no command is sent, and no key is stored."""
     with contextlib.closing(Limiter(store)) as limiter:
         assert limiter.fleet is not None
         limiter.acquire(TokenBucket("plain", "100/minute"), job=Job(id="1"))
@@ -66,8 +66,8 @@ def test_a_limit_without_shares_has_none(store: RedisStore, client: Any) -> None
     assert report_shares({}) == []
 
 
-def test_a_step_names_the_eight_that_got_most(store: RedisStore) -> None:
-    """The others are one sum; so it is while the step runs, and when it has ended."""
+def test_a_step_names_the_eight_tenants_with_most_units(store: RedisStore) -> None:
+    """The other tenants are one sum, both while the step runs and after it has ended."""
     for second in range(20):
         _add(store, BEGIN + second, a=Taken({f"t{n}": n for n in range(1, 21)}, others=3))
     names = {f"t{n}": 20 * n for n in range(20, 12, -1)}
@@ -78,8 +78,8 @@ def test_a_step_names_the_eight_that_got_most(store: RedisStore) -> None:
     assert list(_steps(store, BEGIN + 62)[-2].units or ()) == list(names)
 
 
-def test_not_known_is_not_zero(store: RedisStore) -> None:
-    """A minute in which a process reported and no tenant got a unit is 0. All other minutes are not known."""
+def test_unknown_minutes_are_not_zero(store: RedisStore) -> None:
+    """A minute in which a process reported and no tenant got a unit is empty. Any other minute is not known."""
     _add(store, BEGIN, b=Taken({"x": 1}))
     _add(store, BEGIN + 60, a=Taken({"x": 3}))
     _add(store, BEGIN + 120, b=Taken({"x": 1}))
@@ -92,8 +92,10 @@ def test_not_known_is_not_zero(store: RedisStore) -> None:
 
 @pytest.mark.parametrize(("every", "for_s"), [(601, 86_400 + 7_000), (61, 15_000)])
 def test_a_step_that_has_ended_never_changes(store: RedisStore, every: int, for_s: int) -> None:
-    """Through two laps of the rings of a day, and with more tenants than are named: each reading of an ended step is
-    the same, and adds up."""
+    """
+    During two rounds of the rings of a day, with more tenants than are named, each reading of an ended step is the
+    same, and its sum is correct.
+    """
     chance, ended, sums = random.Random(7), dict[tuple[str, int], SharedStep](), Counter[tuple[str, int]]()
 
     def read(now: int) -> None:
@@ -103,7 +105,7 @@ def test_a_step_that_has_ended_never_changes(store: RedisStore, every: int, for_
                     assert ended.setdefault((name, step.at), step) == step
 
     for now in range(BEGIN, BEGIN + for_s, every):
-        read(now)  # the last minute is still to be added to the longer steps
+        read(now)  # the last minute is not yet added to the longer steps
         taken = Taken({f"t{chance.randrange(60)}": chance.randrange(1, 9) for _ in range(20)}, now % 3)
         _add(store, now, a=taken)
         for name, of in RANGES.items():
@@ -117,8 +119,8 @@ def test_a_step_that_has_ended_never_changes(store: RedisStore, every: int, for_
     assert len(ended) > 150
 
 
-def test_of_many_tenants_the_heaviest_are_named(store: RedisStore) -> None:
-    """One that begins late, among hundreds, gets its name: it has more than 1/32 of all units of the step."""
+def test_the_heaviest_of_many_tenants_are_named(store: RedisStore) -> None:
+    """A tenant that begins late among hundreds is named, because it has more than 1/32 of all units of the step."""
     total = late = 0
     for second in range(0, 14_400, 120):
         light = {f"t{(second // 120 * 20 + n) % 300}": 6 for n in range(19)}
@@ -134,7 +136,7 @@ def test_of_many_tenants_the_heaviest_are_named(store: RedisStore) -> None:
 
 
 def test_the_history_is_bounded(store: RedisStore, client: Any) -> None:
-    """A record of each bar of a chart; a new limit replaces the one that was silent for longest, if that is an hour."""
+    """A new limit replaces the one without reports for longest, if that is at least an hour."""
     for number in range(5):
         _add(store, BEGIN + number, most=4, **{f"limit-{number}": Taken({"x": 1})})
     kept = [f"limit-{number}" for number in range(4)]
@@ -146,8 +148,8 @@ def test_the_history_is_bounded(store: RedisStore, client: Any) -> None:
 
 
 @pytest.mark.parametrize(("longest", "most_bytes"), [(10, 90_000), (120, 520_000)])
-def test_a_full_history_takes_so_many_bytes(store: RedisStore, client: Any, longest: int, most_bytes: int) -> None:
-    """With 8 tenants in each of its 387 records, whose names are of usual length, or as long as stored names can be."""
+def test_a_full_history_has_a_bounded_size(store: RedisStore, client: Any, longest: int, most_bytes: int) -> None:
+    """A full history has 8 tenants in each of 387 records, with names of a usual length or of the maximum length."""
     names = [f"{n}".rjust(longest, "x") for n in range(8)]
     full = " ".join(f"{12_345 + n}:{name}" for n, name in enumerate(names))
     sizes = {60: 61, 600: 145, 14_400: 181}
@@ -162,7 +164,7 @@ def test_a_full_history_takes_so_many_bytes(store: RedisStore, client: Any, long
 
 
 def test_the_history_on_a_cluster(cluster: Cluster) -> None:
-    """All its keys are in one slot."""
+    """On a cluster, all keys of the history are in one hash slot."""
     from throttlekit.stores.cluster import RedisClusterStore
 
     with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:

@@ -1,8 +1,8 @@
 """
-Every store does what the limits promise, by examples with instants that are worked out by hand.
+Limits on every store, by examples with times that are calculated by hand.
 
-Whether a store answers like `MemoryStore` in anything else, the suite for users' stores shows with random histories,
-on each server that is supported. `tests/parity` compares the scripts and what they write.
+The suite for users' stores checks with random histories that a store decides like `MemoryStore` in all other cases, on
+each supported server. `tests/parity` compares the scripts and what they write.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOUR_US, FAR_US = 3600 * SECOND_US, 40 * 86_400 * SECOND_US
 
 
 class TestMemoryStore(StoreConformance):
-    """It is the specification: two of it answer alike."""
+    """`MemoryStore` is the specification, so two of them decide in the same way."""
 
     def make_store(self) -> Store:
         return MemoryStore()
@@ -56,13 +56,13 @@ class TestRedisStoreOnOtherServers(TestRedisStore):
         self.url = request.getfixturevalue(request.param)
 
 
-def _without(verb: str) -> type[MemoryStore]:
-    """A store whose *verb* does nothing."""
+def _lacking(verb: str) -> type[MemoryStore]:
+    """Return a class of stores whose method *verb* does nothing."""
     return type(f"Without_{verb}", (MemoryStore,), {verb: lambda self, *args, **options: None})
 
 
 class _OneByOne(MemoryStore):
-    """Charges the first limits although the last one denies."""
+    """A wrong store: it charges the first limits although the last one denies."""
 
     def decide(self, claims: Sequence[StoreClaim], *args: Any, **options: Any) -> Any:
         return [super(_OneByOne, self).decide([each], *args, **options) for each in claims][-1]
@@ -79,7 +79,7 @@ class _InMilliseconds(MemoryStore):
 
 
 class _OneKey(MemoryStore):
-    """Counts all keys of a limit together."""
+    """A wrong store: it counts all keys of a limit together."""
 
     def decide(self, claims: Sequence[StoreClaim], *args: Any, **options: Any) -> Any:
         claims = [replace(each, bucket=each.bucket.replace(":k}", ":}")) for each in claims]
@@ -89,12 +89,12 @@ class _OneKey(MemoryStore):
 @pytest.mark.parametrize(
     "wrong",
     [
-        *map(_without, ("settle", "release", "renew", "pause", "slow", "forget", "where", "wake", "return_units")),
+        *map(_lacking, ("settle", "release", "renew", "pause", "slow", "forget", "where", "wake", "return_units")),
         _OneByOne, _WithoutTenants, _InMilliseconds, _OneKey,
     ],
 )  # fmt: skip
-def test_a_wrong_store_is_found(wrong: type[MemoryStore], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By at least one test of the suite, which says what was asked, and what the answers are."""
+def test_the_suite_finds_a_wrong_store(wrong: type[MemoryStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At least one test of the suite fails, and its message has the request and both answers."""
     monkeypatch.setattr("throttlekit.testing.store._TRIES", 1)
 
     class Suite(StoreConformance):
@@ -108,22 +108,25 @@ def test_a_wrong_store_is_found(wrong: type[MemoryStore], monkeypatch: pytest.Mo
         except AssertionError as error:
             if any(words in str(error) for words in expected):
                 return
-    pytest.fail("no test notices")
+    pytest.fail("no test fails")
 
 
 # One limit
 
 
 @each_case
-def test_capacity_passes_and_then_a_unit_at_the_promised_instant(bench: Bench, case: Case) -> None:
-    """One by one or in one request; not a microsecond sooner; and never more, however long the limit was idle."""
+def test_the_capacity_is_admitted_and_then_a_unit_at_the_retry_time(bench: Bench, case: Case) -> None:
+    """
+    The capacity is admitted one by one or in one request, and the next unit at the retry time, not a microsecond
+    earlier. After any idle time no more than the capacity is admitted.
+    """
     limit, bench.now_us = case.limit, case.start_us
     for key, costs in (("one by one", [1] * limit.capacity), ("at once", [limit.capacity])):
         assert all(bench.decide(limit, key=key, cost=cost).allowed for cost in costs)
         denied = bench.decide(limit, key=key)
         assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, case.start_us + case.first_us)
         assert bench.look(limit, key=key, cost=limit.capacity).retry_us == case.start_us + case.whole_us
-        assert (bench.left(limit, key), bench.use(limit, key).full_us) == (0, case.start_us + case.full_us)
+        assert (bench.units_left(limit, key), bench.use(limit, key).full_us) == (0, case.start_us + case.full_us)
     for us, allowed in ((case.first_us - 1, False), (case.first_us, True)):
         bench.now_us = case.start_us + us
         assert bench.decide(limit, key="one by one").allowed is allowed
@@ -131,17 +134,17 @@ def test_capacity_passes_and_then_a_unit_at_the_promised_instant(bench: Bench, c
         bench.now_us = case.start_us + us
         assert bench.decide(limit, key="at once", cost=limit.capacity).allowed is allowed
     bench.now_us += FAR_US
-    assert bench.passing(limit, key="at once") == limit.capacity
+    assert bench.count_admitted(limit, key="at once") == limit.capacity
 
 
 @each_case
-def test_what_does_not_pass_changes_nothing(bench: Bench, case: Case) -> None:
-    """Peeks, denials and a cost of 0 take no unit and no position; a fresh key stays unused."""
+def test_peeks_and_denials_change_nothing(bench: Bench, case: Case) -> None:
+    """Peeks, denials and a cost of 0 take no unit and no position, and an unused key stays unused."""
     limit, bench.now_us = case.limit, case.start_us
     for _ in range(3):
         assert bench.look(limit).allowed
         assert bench.decide(limit, cost=0).allowed
-    assert bench.untouched(limit)
+    assert bench.is_unused(limit)
     bench.drain(limit)
     before = bench.use(limit)
     for _ in range(3):
@@ -153,8 +156,8 @@ def test_what_does_not_pass_changes_nothing(bench: Bench, case: Case) -> None:
 
 
 @each_case
-def test_keys_and_definitions_are_counted_apart_and_reset_alone(bench: Bench, case: Case) -> None:
-    """Neither units, lines nor pauses are shared; a reset leaves the limit as if it had never been used."""
+def test_keys_and_definitions_are_counted_and_reset_separately(bench: Bench, case: Case) -> None:
+    """Keys and definitions share no units, waitlists or pauses; after a reset a limit is as if never used."""
     limit, bench.now_us = case.limit, case.start_us
     for other in (*(each.limit for each in CASES if each is not case), type(limit)(limit.name, "700/h")):
         bench.drain(other)
@@ -162,123 +165,129 @@ def test_keys_and_definitions_are_counted_apart_and_reset_alone(bench: Bench, ca
     bench.drain(limit, key="other")
     bench.decide(limit, key="other", job="waits")
     bench.pause(limit, SECOND_US, key="third")
-    assert bench.untouched(limit)
+    assert bench.is_unused(limit)
     bench.drain(limit)
     bench.decide(limit, job="before")
     bench.reset(limit)
-    assert bench.untouched(limit)
-    assert bench.left(limit, "other") == 0
+    assert bench.is_unused(limit)
+    assert bench.units_left(limit, "other") == 0
     bench.drain(limit)
     assert bench.decide(limit, job="after").retry_us == case.start_us + case.first_us
 
 
 @each_case
-def test_rate_that_is_set_counts_in_the_same_place(bench: Bench, case: Case) -> None:
+def test_a_rate_that_is_set_counts_in_the_same_key(bench: Bench, case: Case) -> None:
     """
-    At ten times the rate a bucket that was used up is used up, and a window has what its amount has more; what the
-    declared rate charged is given back there; and a caller that looks by the declared rate changes nothing.
+    At ten times the rate, a bucket that was used up is still used up, and a window has the additional units. Charges of
+    the declared rate are returned in the same key, and a look with the declared rate changes nothing.
     """
     limit, bench.now_us = case.limit, case.start_us
     rate = limit.rate_from(10 * limit.amount, limit.period_us)
     assert rate is not None
     faster = altered(limit, rate)
     if faster.declared is None:
-        pytest.skip("this algorithm counts a rate that is set apart")
+        pytest.skip("this algorithm counts a rate that is set separately")
     bench.drain(limit)
-    assert bench.passing(faster) == max(0, faster.amount - limit.amount) * (not hasattr(limit, "bucket"))
-    assert bench.left(limit) == 0
+    assert bench.count_admitted(faster) == max(0, faster.amount - limit.amount) * (not hasattr(limit, "bucket"))
+    assert bench.units_left(limit) == 0
     bench.settle(limit, was=1, actual=0)
-    assert (bench.passing(faster), bench.left(limit), bench.left(faster)) == (1, 0, 0)
+    assert (bench.count_admitted(faster), bench.units_left(limit), bench.units_left(faster)) == (1, 0, 0)
 
 
 @each_case
-def test_jobs_pass_in_order_each_as_it_is_woken(bench: Bench, case: Case) -> None:
-    """At the instants that their denials named; newcomers and callers without a job wait behind them."""
+def test_jobs_are_admitted_in_order_when_they_are_woken(bench: Bench, case: Case) -> None:
+    """Jobs are admitted at the retry times of their denials; newcomers and callers without a job wait behind them."""
     limit, bench.now_us = case.limit, case.start_us
     bench.drain(limit)
     ids = [f"job {number}" for number in range(7)]
     retries = [bench.decide(limit, job=id).retry_us for id in ids]
-    assert retries[: limit.amount] == [case.passes_us(ahead) for ahead in range(7)][: limit.amount]
+    assert retries[: limit.amount] == [case.admitted_us(ahead) for ahead in range(7)][: limit.amount]
     bench.now_us = case.start_us + case.first_us
     assert bench.decide(limit, job=ids[-1]).reason is Reason.IN_LINE
     assert [bench.decide(limit, job="new").reason, bench.decide(limit).reason] == [Reason.IN_LINE] * 2
-    passed = bench.pass_woken(limit)
-    assert passed == ids[: case.together]
+    admitted = bench.admit_woken(limit)
+    assert admitted == ids[: case.together]
     bench.forget(limit, job=ids[5])
-    while len(passed) < 7:
-        next_us = bench.look(limit, job=[*ids[:5], ids[6], "new"][len(passed)]).retry_us
+    while len(admitted) < 7:
+        next_us = bench.look(limit, job=[*ids[:5], ids[6], "new"][len(admitted)]).retry_us
         bench.now_us = max(bench.now_us + 1, next_us)
-        passed += bench.pass_woken(limit)
-    assert passed == [*ids[:5], ids[6], "new"]
+        admitted += bench.admit_woken(limit)
+    assert admitted == [*ids[:5], ids[6], "new"]
 
 
 @each_case
-def test_a_job_that_ran_goes_before_all_and_keeps_its_position(bench: Bench, case: Case) -> None:
-    """Also if its unit is gone as it asks; tenants take turns behind it."""
+def test_a_job_that_ran_before_is_first_and_keeps_its_position(bench: Bench, case: Case) -> None:
+    """
+    A job that ran before keeps the first position even if its unit is used up before its request; tenants alternate
+    behind it.
+    """
     limit, bench.now_us = case.limit, case.start_us
     bench.drain(limit)
     for id in ("many 1", "many 2", "few"):
         bench.decide(limit, job=id, tenant=id.split()[0])
     assert not bench.decide(limit, job="again", caller=Caller.AGAIN).allowed
     bench.now_us = case.start_us + case.first_us
-    assert bench.woken(limit)[0] == "again"
+    assert bench.woken_jobs(limit)[0] == "again"
     bench.settle(limit, was=0, actual=limit.capacity)
     assert bench.decide(limit, job="again").reason is Reason.EXHAUSTED
     found = bench.store.where([bench.claim(limit)], "again", bench.now_us)
     assert found is not None
     assert (found.state, found.position) == (State.WAITING, 0)
-    passed = list[str]()
-    while len(passed) < 4:
+    admitted = list[str]()
+    while len(admitted) < 4:
         bench.now_us += case.next_us
-        passed += bench.pass_woken(limit)
-    assert passed == ["again", "many 1", "few", "many 2"]
+        admitted += bench.admit_woken(limit)
+    assert admitted == ["again", "many 1", "few", "many 2"]
 
 
 @each_case
-def test_what_a_job_did_not_use_is_given_back(bench: Bench, case: Case) -> None:
-    """To the job that waits first, and no more than the capacity; what has expired, or of another key, is not."""
+def test_unused_units_of_a_job_are_returned(bench: Bench, case: Case) -> None:
+    """
+    Unused units are for the first waiting job, and never exceed the capacity. Units that have expired or of another key
+    are not returned.
+    """
     limit, bench.now_us = case.limit, case.start_us
     bench.settle(limit, was=1, actual=0)
-    assert bench.untouched(limit)
+    assert bench.is_unused(limit)
     bench.drain(limit, key="other")
     bench.drain(limit)
     for id in ("first", "second"):
         bench.decide(limit, job=id)
     bench.settle(limit, was=limit.capacity, actual=limit.capacity - 1)
-    assert bench.woken(limit) == ["first"]
+    assert bench.woken_jobs(limit) == ["first"]
     assert bench.decide(limit).reason is Reason.IN_LINE
     assert bench.decide(limit, job="first").allowed
     bench.forget(limit, job="second")
     bench.settle(limit, was=1000, actual=0)
-    assert (bench.passing(limit), bench.left(limit, "other")) == (limit.capacity, 0)
+    assert (bench.count_admitted(limit), bench.units_left(limit, "other")) == (limit.capacity, 0)
     granted_us = bench.now_us
     bench.now_us += case.full_us
     bench.settle(limit, was=1000, actual=0, granted_us=granted_us)
-    assert bench.passing(limit) == limit.capacity
+    assert bench.count_admitted(limit) == limit.capacity
 
 
 @each_case
-def test_a_debt_is_paid_first_and_may_be_given_back(bench: Bench, case: Case) -> None:
-    """A job may cost more than the capacity: nothing passes until that is paid, also if it takes minutes."""
+def test_a_debt_is_paid_first_and_can_be_returned(bench: Bench, case: Case) -> None:
+    """A job may cost more than the capacity: no unit is admitted until the debt is paid, even if it takes minutes."""
     limit, bench.now_us = case.limit, case.start_us
     bench.drain(limit)
     bench.settle(limit, was=limit.capacity, actual=limit.capacity + 2)
-    assert (bench.left(limit), bench.look(limit).retry_us) == (0, case.start_us + case.owed_us)
+    assert (bench.units_left(limit), bench.look(limit).retry_us) == (0, case.start_us + case.owed_us)
     bench.now_us += case.owed_us - 1
-    assert bench.passing(limit) == 0
+    assert bench.count_admitted(limit) == 0
     bench.now_us += 1
     assert bench.look(limit).allowed
     bench.now_us = case.start_us
-    if not isinstance(limit, SlidingLog):  # a debt has pushed units out of a log
+    if not isinstance(limit, SlidingLog):  # in a log, a debt has replaced earlier units
         bench.settle(limit, was=limit.capacity + 2, actual=0)
-        assert bench.passing(limit) == limit.capacity
+        assert bench.count_admitted(limit) == limit.capacity
     if hasattr(limit, "bucket"):
         bench.settle(limit, was=0, actual=3000)
         assert bench.look(limit).retry_us == case.start_us + case.first_us + 3000 * case.next_us
 
 
-def test_a_log_with_a_debt_gives_nothing_back(bench: Bench) -> None:
-    """A debt that pushed units out of the log gives nothing back while it counts; then it does, to the unit."""
+def test_a_log_with_a_debt_returns_no_unit(bench: Bench) -> None:
+    """While a debt that replaced units of the log counts, a settlement returns no unit; later it returns each unit."""
     limit = SlidingLog(NAME, "5/m")
     assert bench.decide(limit, cost=3).allowed
     bench.now_us = granted_us = NOW_US + 10 * SECOND_US
@@ -286,16 +295,19 @@ def test_a_log_with_a_debt_gives_nothing_back(bench: Bench) -> None:
     bench.settle(limit, was=2, actual=4)
     bench.now_us = NOW_US + 60 * SECOND_US - 1
     bench.settle(limit, was=4, actual=0, granted_us=granted_us)
-    assert (bench.left(limit), bench.look(limit).retry_us) == (0, NOW_US + 60 * SECOND_US)
+    assert (bench.units_left(limit), bench.look(limit).retry_us) == (0, NOW_US + 60 * SECOND_US)
     bench.now_us += 1
-    assert bench.left(limit) == 1
+    assert bench.units_left(limit) == 1
     bench.settle(limit, was=4, actual=2, granted_us=granted_us)
-    assert bench.passing(limit) == 3
+    assert bench.count_admitted(limit) == 3
 
 
 @each_case
-def test_pauses(bench: Bench, case: Case) -> None:
-    """Nothing passes to the last microsecond; the longer wins; what is counted stays; a 429 empties the limit."""
+def test_a_pause_admits_no_unit_until_its_end(bench: Bench, case: Case) -> None:
+    """
+    A pause admits no unit until its last microsecond. The longer of two pauses applies. The counts stay, but a pause
+    after a 429 empties the limit.
+    """
     limit, bench.now_us = case.limit, case.start_us
     assert bench.decide(limit, key="pause").allowed
     before = bench.use(limit, "pause")
@@ -307,19 +319,21 @@ def test_pauses(bench: Bench, case: Case) -> None:
     bench.now_us += HOUR_US - 1
     for key in ("pause", "429"):
         assert [bench.look(limit, key=key).reason, bench.decide(limit, key=key).reason] == [Reason.PAUSED] * 2
-        assert bench.woken(limit, key) == []
+        assert bench.woken_jobs(limit, key) == []
     bench.now_us += 1
-    assert bench.woken(limit, "pause") == ["waits"]
+    assert bench.woken_jobs(limit, "pause") == ["waits"]
     bench.forget(limit, job="waits")
     assert bench.look(limit, key="429", cost=limit.capacity).reason is Reason.EXHAUSTED
     bench.pause(limit, HOUR_US, key="resumed")
     bench.pause(limit, None, key="resumed")
-    assert bench.passing(limit, key="resumed") == limit.capacity
+    assert bench.count_admitted(limit, key="resumed") == limit.capacity
 
 
 @each_case
-def test_slowdowns(bench: Bench, case: Case) -> None:
-    """What downstream has left is spread until its reset, and a fall slows each caller down; then it is forgotten."""
+def test_a_slowdown_spreads_units_and_ends(bench: Bench, case: Case) -> None:
+    """
+    The partner's remaining units are spread until its reset, and refusals reduce the rate; later both are forgotten.
+    """
     limit, bench.now_us = case.limit, case.start_us
     far_us = 100 * limit.period_us
     bench.store.slow([Slowing(bench.claim(limit), Remaining(2, far_us))], now_us=bench.now_us)
@@ -331,37 +345,37 @@ def test_slowdowns(bench: Bench, case: Case) -> None:
     bench.now_us += 1
     assert bench.look(limit, cost=limit.capacity).allowed
     for _ in range(9):
-        fall = Slowing(bench.claim(limit, "fall"), Refusal(None, 60 * SECOND_US, 1_000))
-        bench.store.slow([fall], now_us=bench.now_us)
-    passed, until_us = 0, bench.now_us + 10 * SECOND_US
+        refusal = Slowing(bench.claim(limit, "refused"), Refusal(None, 60 * SECOND_US, 1_000))
+        bench.store.slow([refusal], now_us=bench.now_us)
+    admitted, until_us = 0, bench.now_us + 10 * SECOND_US
     while bench.now_us < until_us:
-        answer = bench.decide(limit, key="fall")
-        passed += answer.allowed
+        answer = bench.decide(limit, key="refused")
+        admitted += answer.allowed
         bench.now_us = max(bench.now_us + 1, answer.retry_us)
-    assert passed <= 3 * SECOND_US * limit.amount / limit.period_us + 1
+    assert admitted <= 3 * SECOND_US * limit.amount / limit.period_us + 1
     bench.now_us += HOUR_US + 2 * limit.period_us
-    assert bench.left(limit, "fall") == limit.capacity
+    assert bench.units_left(limit, "refused") == limit.capacity
 
 
 @each_case
-def test_clocks_that_step(bench: Bench, case: Case) -> None:
-    """Back, nothing passes that would not have passed; after one that was far ahead the limit counts as used up."""
+def test_a_clock_that_steps_admits_no_extra_unit(bench: Bench, case: Case) -> None:
+    """If the clock steps back, no extra unit is admitted; after a clock that was far ahead, the limit is used up."""
     limit, bench.now_us = case.limit, case.start_us
     bench.drain(limit)
     for back_us in (1, 100_000, 30 * SECOND_US, 60 * SECOND_US, 1 - case.first_us):
         bench.now_us = case.start_us - back_us
-        assert bench.passing(limit) == 0, back_us
+        assert bench.count_admitted(limit) == 0, back_us
     bench.now_us = case.start_us + FAR_US
     bench.drain(limit, key="ahead")
     bench.now_us = case.start_us
     assert bench.decide(limit, key="ahead").retry_us == case.start_us + case.first_us
     bench.now_us += 2 * case.full_us
-    assert 1 <= bench.passing(limit, key="ahead") <= limit.capacity
+    assert 1 <= bench.count_admitted(limit, key="ahead") <= limit.capacity
 
 
 @each_case
-def test_threads_share_one_budget(bench: Bench, case: Case) -> None:
-    """With any number of threads exactly the capacity passes, and each job that waits has a rank of its own."""
+def test_threads_share_one_capacity(bench: Bench, case: Case) -> None:
+    """With any number of threads, exactly the capacity is granted, and each waiting job has a different position."""
     limit, bench.now_us, answers = case.limit, case.start_us, list[Answer]()
     bench.decide(limit, cost=0, job="listens")
 
@@ -371,11 +385,11 @@ def test_threads_share_one_budget(bench: Bench, case: Case) -> None:
     run_in_threads(8, work)
     retries = sorted(answer.retry_us for answer in answers if not answer.allowed)
     assert len(retries) == 80 - limit.capacity
-    assert retries[: limit.amount] == [case.passes_us(ahead) for ahead in range(limit.amount)]
+    assert retries[: limit.amount] == [case.admitted_us(ahead) for ahead in range(limit.amount)]
 
 
-def test_a_store_owns_its_clock(bench: Bench) -> None:
-    """Without a time given, each algorithm grants and corrects by the store's own, which goes on."""
+def test_a_store_uses_its_own_clock(bench: Bench) -> None:
+    """Without a time argument, each algorithm grants and denies by the store's clock, which advances."""
     for case in CASES:
         claim = bench.claim(case.limit, cost=case.limit.capacity)
         answers = [bench.store.decide([claim], WITHOUT_JOB) for _ in range(2)]
@@ -396,7 +410,10 @@ def test_a_store_owns_its_clock(bench: Bench) -> None:
     ids=lambda value: getattr(value, "algorithm", ""),
 )
 def test_a_full_queue_denies_newcomers(bench: Bench, limit: Limit, waiting: int) -> None:
-    """As many wait as it takes, whatever they cost; those keep their positions, and one that ran is no newcomer."""
+    """
+    At most `queue` jobs wait, whatever their costs. They keep their positions, and a job that ran before is no
+    newcomer.
+    """
     bench.drain(limit)
     assert [bench.decide(limit, cost=1, job=str(n)).reason for n in range(waiting)] == [Reason.EXHAUSTED] * waiting
     for answer in (bench.decide(limit, job="new", cost=1), bench.decide(limit, cost=1), bench.look(limit, cost=1)):
@@ -423,7 +440,7 @@ def _utc(text: str) -> int:
         # The days on which the clocks go forward and back have 23 and 25 hours.
         ("5/d", {"tz": "Europe/Berlin"}, "2027-03-27 23:00:00", ["2027-03-28 22:00:00", "2027-03-29 22:00:00"]),
         ("5/d", {"tz": "Europe/Berlin"}, "2027-10-30 22:00:00", ["2027-10-31 23:00:00", "2027-11-01 23:00:00"]),
-        # The hour that is skipped, and the one that runs twice.
+        # The hour that is skipped, and the hour that occurs twice.
         ("5/h", {"tz": "Europe/Berlin"}, "2027-03-28 00:59:59", ["2027-03-28 01:00:00", "2027-03-28 02:00:00"]),
         ("5/15m", {"tz": "Europe/Berlin"}, "2027-10-31 00:59:59", ["2027-10-31 01:00:00", "2027-10-31 01:15:00"]),
         ("5/week", {"tz": "Europe/Berlin"}, "2027-03-22 12:00:00", ["2027-03-28 22:00:00", "2027-04-04 22:00:00"]),
@@ -431,10 +448,10 @@ def _utc(text: str) -> int:
         ("5/year", {"tz": "Europe/Berlin"}, "2027-07-01 00:00:00", ["2027-12-31 23:00:00", "2028-12-31 23:00:00"]),
     ],
 )
-def test_windows_are_the_calendars(
+def test_windows_follow_the_calendar(
     bench: Bench, rate: str, options: dict[str, Any], begin: str, ends: Sequence[str]
 ) -> None:
-    """Each ends with the calendar's, in its zone, and the next one is full."""
+    """Each window ends with the calendar's period in its time zone, and the next window has its whole amount."""
     limit, bench.now_us = FixedWindow(NAME, rate, **options), _utc(begin)
     for end_us in map(_utc, ends):
         bench.drain(limit)
@@ -444,37 +461,39 @@ def test_windows_are_the_calendars(
         bench.now_us = end_us
 
 
-def test_long_periods_and_large_costs_are_exact(bench: Bench) -> None:
-    """A period of days loses no microsecond in the store, and an amount of millions no unit."""
+def test_long_periods_and_large_amounts_are_exact(bench: Bench) -> None:
+    """A period of a day is exact to the microsecond in the store, and an amount of millions to the unit."""
     period_us = 100_000_000_003
     rate, window_us = (3, timedelta(microseconds=period_us)), NOW_US // period_us * period_us
-    promised = {
+    expected = {
         TokenBucket(NAME, rate, burst=3): [NOW_US + 7 + 33_333_333_335, NOW_US + 7 + 66_666_666_670],
         LeakyBucket(NAME, rate): [NOW_US + 7 + 33_333_333_335],
         SlidingWindow(NAME, rate): [window_us + period_us + 1, window_us + period_us + 33_333_333_335],
         SlidingLog(NAME, rate): [NOW_US + 7 + period_us] * 2,
     }
     bench.now_us += 7
-    for limit, retries_us in promised.items():
+    for limit, retries_us in expected.items():
         bench.drain(limit)
         assert [bench.look(limit, cost=1 + more).retry_us for more in range(len(retries_us))] == retries_us, limit
     day = "99999989/d"
     large: list[Limit] = [TokenBucket(NAME, day, burst=99_999_989), FixedWindow(NAME, day), SlidingWindow(NAME, day)]
     for limit in large:
         assert bench.decide(limit, cost=99_999_980).allowed
-        assert bench.passing(limit) == 9, limit
+        assert bench.count_admitted(limit) == 9, limit
 
 
-def test_instants_of_one_unit_of_ten(bench: Bench) -> None:
-    """A cost of three passes when three units are there; a job of two units takes as much of the rate."""
+def test_a_job_of_two_units_waits_for_both(bench: Bench) -> None:
+    """
+    A cost of three is admitted when three units are free; a job of two units delays the next job by two intervals.
+    """
     bench.drain(TEN, ONE)
     assert bench.decide(TEN, cost=3).retry_us == NOW_US + 3 * STEP_US
     for id, cost in (("a", 1), ("b", 2), ("c", 1)):
         bench.decide(TEN, cost=cost, job=id)
-    passed: list[tuple[str, int]] = []
+    admitted: list[tuple[str, int]] = []
     for step in range(1, 5):
         bench.now_us = NOW_US + step * STEP_US
-        for id in bench.woken(TEN):
+        for id in bench.woken_jobs(TEN):
             assert bench.decide(TEN, cost=2 if id == "b" else 1, job=id).allowed
-            passed.append((id, step))
-    assert passed == [("a", 1), ("b", 3), ("c", 4)]
+            admitted.append((id, step))
+    assert admitted == [("a", 1), ("b", 3), ("c", 4)]

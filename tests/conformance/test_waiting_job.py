@@ -1,4 +1,4 @@
-"""Why one job waits, from the waitlists of the store: also in a flood, of which the fleet's report knows a part."""
+"""Why one job waits, from the waitlists of the store, also in a flood that the fleet's report has only in part."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def waker(limiter: Limiter) -> Iterator[Waker[str]]:
 
 
 def _flood(limiter: Limiter, waker: Waker[str], accounts: int) -> None:
-    """Of each account one job passes, and two wait."""
+    """For each account, let one job be admitted and two wait."""
     for number in range(accounts):
         for each in range(3):
             ask(limiter, waker, KEYED, job=Job(id=f"{number}-{each}", kwargs={"account": f"a{number}"}))
@@ -49,7 +49,7 @@ def _flood(limiter: Limiter, waker: Waker[str], accounts: int) -> None:
 
 
 class _Counted:
-    """A store that counts the round trips to it."""
+    """A store that counts its calls."""
 
     def __init__(self, store: RedisStore) -> None:
         self._store, self.calls = store, 0
@@ -67,10 +67,8 @@ class _Counted:
         return self._store.scan(pattern, cursor)
 
 
-def test_every_job_of_a_flood_is_found_with_its_position(
-    limiter: Limiter, waker: Waker[str], store: RedisStore
-) -> None:
-    """A process reports 100 keys and 100 jobs a second: jobs of other keys are found on their waitlists."""
+def test_each_job_of_a_flood_is_found_with_its_position(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:
+    """A process reports 100 keys and 100 jobs per second; jobs of other keys are found on their waitlists."""
     _flood(limiter, waker, 250)
     for number in range(0, 250, 7):
         for each in (1, 2):
@@ -86,8 +84,8 @@ def test_a_flood_of_ten_thousand_jobs_is_explained_within_a_second(
     limiter: Limiter, waker: Waker[str], store: RedisStore
 ) -> None:
     """
-    The position, the estimate and the limit that binds of any job: of the first, the last, and those between, although
-    a process reports only 100 jobs a second.
+    The position, the estimate and the binding limit of any job are found, from the first to the last, although a
+    process reports only 100 jobs per second.
     """
     wide, narrow = TokenBucket("wide", "60000/minute", burst=20_000), TokenBucket("narrow", "1/minute", burst=1)
     limiter.acquire(narrow)
@@ -110,7 +108,7 @@ def test_a_flood_of_ten_thousand_jobs_is_explained_within_a_second(
 def test_the_number_of_round_trips_does_not_grow_with_the_jobs(
     limiter: Limiter, waker: Waker[str], store: RedisStore
 ) -> None:
-    """It takes some more where the reports know nothing, and as many for the last of the jobs as for the first."""
+    """The last job takes as many round trips as the first; a job that is in no report takes some more."""
     _flood(limiter, waker, 150)
     for number in range(400):
         ask(limiter, waker, FIRST, job=Job(id=f"one-{number}"))
@@ -125,8 +123,8 @@ def test_the_number_of_round_trips_does_not_grow_with_the_jobs(
     assert max(took) <= 20
 
 
-def test_the_limit_that_binds_is_named(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:
-    """A job waits for one of its limits at a time: the last report may name another than its waitlists."""
+def test_the_binding_limit_is_named(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:
+    """A job waits for one of its limits at a time, and its waitlists name that limit although the report is older."""
     for limit in (FIRST, SECOND):
         limiter.acquire(limit)
     ask(limiter, waker, FIRST, SECOND, job=Job(id="both"))
@@ -141,10 +139,8 @@ def test_the_limit_that_binds_is_named(limiter: Limiter, waker: Waker[str], stor
     assert (after.job.limit, after.job.state, after.job.reason) == (other.name, "waiting", "exhausted")
 
 
-def test_a_job_that_waits_again_is_not_said_to_be_allowed(
-    limiter: Limiter, waker: Waker[str], store: RedisStore
-) -> None:
-    """It had waited, was allowed, and its body failed: the retry waits, which no worker has reported yet."""
+def test_a_job_that_waits_again_is_reported_as_waiting(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:
+    """A job was allowed, and its body failed. Its retry is reported as waiting, before any worker has reported it."""
     limiter.acquire(FIRST)
     ask(limiter, waker, FIRST, job=Job(id="again"))
     limiter.reset(FIRST)
@@ -157,10 +153,10 @@ def test_a_job_that_waits_again_is_not_said_to_be_allowed(
     assert (found.job and found.job.state) == "waiting"
 
 
-def test_a_job_that_left_the_waitlist_is_not_said_to_wait(
+def test_a_job_that_left_the_waitlist_is_not_reported_as_waiting(
     limiter: Limiter, waker: Waker[str], store: RedisStore
 ) -> None:
-    """It was denied, as its worker reported. Then the list was emptied: nothing says what became of the job."""
+    """A job was denied, and then its waitlist was emptied: it is reported as left, because its state is not known."""
     limiter.acquire(FIRST)
     ask(limiter, waker, FIRST, job=Job(id="gone"))
     limiter.fleet.activity.report()  # type: ignore[union-attr]
@@ -174,10 +170,10 @@ def test_a_job_that_left_the_waitlist_is_not_said_to_wait(
     assert "was allowed to run or was removed" in fact
 
 
-def test_a_job_whose_definition_is_not_known_is_found(
+def test_a_job_of_a_limit_without_a_definition_is_found(
     limiter: Limiter, waker: Waker[str], store: RedisStore, client: Any
 ) -> None:
-    """No worker has reported the limit's definition, which says the position: the rest is known."""
+    """Without a definition of the limit, the job is found, and only its position and its estimate are not known."""
     _flood(limiter, waker, 1)
     client.delete(*KEYS)
     found = look_up(store, "0-2")
@@ -188,8 +184,8 @@ def test_a_job_whose_definition_is_not_known_is_found(
     assert "not known without the definition" in dict(facts)["its turn"]
 
 
-def test_what_was_not_searched_is_said(limiter: Limiter, waker: Waker[str], store: RedisStore, client: Any) -> None:
-    """If the store has more names than are searched, an unknown job may wait all the same."""
+def test_an_incomplete_search_is_reported(limiter: Limiter, waker: Waker[str], store: RedisStore, client: Any) -> None:
+    """If the store has more names than are searched, the result says so, because an unknown job may still wait."""
     _flood(limiter, waker, 1)
     client.delete(*KEYS)
     found = look_up(store, "0-2", max_names=0)
@@ -201,7 +197,7 @@ def test_what_was_not_searched_is_said(limiter: Limiter, waker: Waker[str], stor
 
 
 def test_a_store_that_cannot_list_names_is_searched_as_far_as_it_can(store: RedisStore) -> None:
-    """One of another package, behind a limiter: the job is unknown, and nothing fails."""
+    """In a store of another package that has no `scan`, the job is unknown, and nothing fails."""
 
     class CannotScan:
         def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
@@ -214,7 +210,7 @@ def test_a_store_that_cannot_list_names_is_searched_as_far_as_it_can(store: Redi
 
 
 def test_a_pause_of_another_key_is_not_named(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:
-    """An operator paused one account: a job of another account waits for its unit."""
+    """If an operator has paused one account, that pause is not reported for jobs of another account."""
     from throttlekit import Control
 
     _flood(limiter, waker, 2)
@@ -224,8 +220,8 @@ def test_a_pause_of_another_key_is_not_named(limiter: Limiter, waker: Waker[str]
     assert look_up(store, "1-1").rules == ()
 
 
-def test_a_limiter_finds_jobs_of_its_groups(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
-    """The page of an app is given its limiter, whose circuit breaker and groups stand before the store."""
+def test_jobs_are_found_through_a_limiter_with_groups(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
+    """Jobs are found through a limiter's circuit breaker and groups, which the web page of an application uses."""
     _flood(limiter, waker, 1)
     with contextlib.closing(Limiter(patient(redis_url), stores={"other-*": patient(redis_url)})) as grouped:
         shared: Any = wiring_of(grouped).stores.shared
@@ -236,7 +232,7 @@ def test_a_limiter_finds_jobs_of_its_groups(redis_url: str, limiter: Limiter, wa
 
 
 def test_a_job_on_a_cluster_is_found(cluster: Cluster) -> None:
-    """Each node's names are searched."""
+    """On a cluster, the names of each node are searched."""
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     with contextlib.closing(limiter), contextlib.closing(held(limiter)) as waker:
         _flood(limiter, waker, 6)

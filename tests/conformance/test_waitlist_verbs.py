@@ -1,4 +1,6 @@
-"""The verbs of stores with waitlists: each kind of store does the same, and each change wakes who may run now."""
+"""
+The methods of stores with waitlists: each kind of store does the same, and each change wakes the jobs that may run.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def _store(kind: str, request: pytest.FixtureRequest, stack: contextlib.ExitStac
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a busy machine: these tests are not about speed."""
+    """Use long time-outs for a busy machine, because these tests do not measure speed."""
     monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", TIMEOUT)
 
 
@@ -74,18 +76,18 @@ def store(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture
-def rung(store: Any) -> Iterator[Callable[[], list[str]]]:
-    """The ids of the jobs of owner "p" that were woken by a bell."""
-    heard: list[str] = []
+def received_wakes(store: Any) -> Iterator[Callable[[], list[str]]]:
+    """A function that returns the ids of the jobs of owner "p" for which a wake message was received."""
+    received: list[str] = []
     listening: list[int] = []
 
-    def hear(_: str, wakes: Sequence[Wake]) -> None:
-        heard.extend(wake.id for wake in wakes)
+    def receive(_: str, wakes: Sequence[Wake]) -> None:
+        received.extend(wake.id for wake in wakes)
 
-    end = store.listen("p", hear, lambda: listening.append(1))
+    end = store.listen("p", receive, lambda: listening.append(1))
     servers = len(store.servers()) if hasattr(store, "servers") else 0 if isinstance(store, MemoryStore) else 1
-    wait_until(lambda: len(listening) >= servers, description="it listens to each server")
-    yield lambda: heard
+    wait_until(lambda: len(listening) >= servers, description="the store listens to each server")
+    yield lambda: received
     end()
 
 
@@ -93,134 +95,134 @@ def _claim(limit: Limit, cost: int = 1, holder: str = "") -> StoreClaim:
     return StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(cost, 0, holder), cost)
 
 
-def _ask(store: Any, id: str, *claims: StoreClaim, at_us: int = NOW_US, **requester: Any) -> Answer:
+def _decide(store: Any, id: str, *claims: StoreClaim, at_us: int = NOW_US, **requester: Any) -> Answer:
     answer: Answer = store.decide(claims, Requester(Caller.JOB, id, "p", **requester), at_us)
     return answer
 
 
-def _waits(store: Any, *claims: StoreClaim) -> None:
+def _let_two_jobs_wait(store: Any, *claims: StoreClaim) -> None:
     """Use all units of a limit; then "one" and "two" wait for it."""
-    assert _ask(store, "zero", *claims).reason is Reason.ALLOWED
-    assert _ask(store, "one", *claims).kept is not None
-    assert _ask(store, "two", *claims).kept is not None
+    assert _decide(store, "zero", *claims).reason is Reason.ALLOWED
+    assert _decide(store, "one", *claims).kept is not None
+    assert _decide(store, "two", *claims).kept is not None
 
 
-def _woken(rung: Callable[[], list[str]], *ids: str) -> None:
-    wait_until(lambda: set(rung()) >= set(ids), description=f"{ids} are woken")
-    assert set(rung()) == set(ids)  # on a cluster each node passes on what another one publishes
+def _wait_until_woken(received_wakes: Callable[[], list[str]], *ids: str) -> None:
+    wait_until(lambda: set(received_wakes()) >= set(ids), description=f"{ids} are woken")
+    assert set(received_wakes()) == set(ids)  # on a cluster, each node also forwards the messages of the others
 
 
-def test_a_settled_cost_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
-    """Units that come back start the first job at once, and only as many jobs as there are units."""
+def test_a_settled_cost_wakes_a_job(store: Any, received_wakes: Callable[[], list[str]]) -> None:
+    """Returned units wake the first job at once, and only as many jobs as there are units."""
     claim = _claim(SLOW)
-    _waits(store, claim)
+    _let_two_jobs_wait(store, claim)
     store.settle([Correction(claim.bucket, claim.algorithm, NOW_US, -claim.algorithm.size)], NOW_US)
-    _woken(rung, "one")
-    assert _ask(store, "one", claim).reason is Reason.ALLOWED
+    _wait_until_woken(received_wakes, "one")
+    assert _decide(store, "one", claim).reason is Reason.ALLOWED
 
 
-def test_a_released_slot_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
-    """A slot that comes back starts the first job at once."""
-    assert _ask(store, "zero", _claim(SLOTS, holder="zero#0")).reason is Reason.ALLOWED
+def test_a_released_slot_wakes_a_job(store: Any, received_wakes: Callable[[], list[str]]) -> None:
+    """A released slot wakes the first job at once."""
+    assert _decide(store, "zero", _claim(SLOTS, holder="zero#0")).reason is Reason.ALLOWED
     for id in ("one", "two"):
-        assert _ask(store, id, _claim(SLOTS, holder=f"{id}#0")).kept is not None
+        assert _decide(store, id, _claim(SLOTS, holder=f"{id}#0")).kept is not None
     held = _claim(SLOTS, holder="zero#0")
     store.release([Lease(held.bucket, held.algorithm, NOW_US)], NOW_US + SECOND)
-    _woken(rung, "one")
+    _wait_until_woken(received_wakes, "one")
 
 
-def test_several_releases_of_one_limit_in_one_call_wake_as_many(store: Any, rung: Callable[[], list[str]]) -> None:
-    """Both slots are free: the job that was woken wakes the next one as it asks."""
+def test_several_releases_in_one_call_wake_as_many_jobs(store: Any, received_wakes: Callable[[], list[str]]) -> None:
+    """Two slots are released: the first job is woken, and its grant wakes the second one."""
     slots = Concurrency("slots", 2, lease=30)
     holders = [_claim(slots, holder=f"h{n}#0") for n in range(2)]
     for n, holder in enumerate(holders):
-        assert _ask(store, f"h{n}", holder).reason is Reason.ALLOWED
+        assert _decide(store, f"h{n}", holder).reason is Reason.ALLOWED
     for id in ("one", "two"):
-        assert _ask(store, id, _claim(slots, holder=f"{id}#0"), free=3).kept is not None
+        assert _decide(store, id, _claim(slots, holder=f"{id}#0"), free=3).kept is not None
     store.release([Lease(each.bucket, each.algorithm, NOW_US) for each in holders], NOW_US + SECOND)
-    _woken(rung, "one")
-    granted = _ask(store, "one", _claim(slots, holder="one#0"), at_us=NOW_US + SECOND, free=3)
+    _wait_until_woken(received_wakes, "one")
+    granted = _decide(store, "one", _claim(slots, holder="one#0"), at_us=NOW_US + SECOND, free=3)
     assert granted.reason is Reason.ALLOWED
     assert [wake.id for _, wake in granted.wakes] == ["two"]
 
 
-def test_the_end_of_a_pause_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
-    """An operator ends a pause of an hour: the first job may ask now."""
+def test_the_end_of_a_pause_wakes_a_job(store: Any, received_wakes: Callable[[], list[str]]) -> None:
+    """When an operator ends a pause of an hour, the first job is woken and admitted."""
     claim = _claim(SLOW)
     store.pause([claim], 3600 * SECOND, NOW_US)
-    assert _ask(store, "one", claim).reason is Reason.PAUSED
+    assert _decide(store, "one", claim).reason is Reason.PAUSED
     store.pause([claim], None, NOW_US + SECOND)
-    _woken(rung, "one")
-    assert _ask(store, "one", claim, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
+    _wait_until_woken(received_wakes, "one")
+    assert _decide(store, "one", claim, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
 
 
-def test_a_higher_pace_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
-    """What downstream says of a later window replaces what it said before."""
+def test_a_higher_rate_after_a_slowdown_wakes_a_job(store: Any, received_wakes: Callable[[], list[str]]) -> None:
+    """The partner's remaining units of a later window replace those of the window before."""
     claim = _claim(FAST)
     store.slow([Slowing(claim, Remaining(0, 60 * SECOND))], NOW_US)
-    assert _ask(store, "one", claim).kept is not None
+    assert _decide(store, "one", claim).kept is not None
     store.slow([Slowing(claim, Remaining(100, 600 * SECOND))], NOW_US + SECOND)
     store.wake([claim], NOW_US + 7 * SECOND)
-    _woken(rung, "one")
+    _wait_until_woken(received_wakes, "one")
 
 
-def test_a_fall_and_an_answer_of_one_limit_in_one_call_both_count(store: Any) -> None:
-    """The pace is the slower of both."""
+def test_a_refusal_and_remaining_units_in_one_call_both_count(store: Any) -> None:
+    """After a refusal and a response without remaining units, the slower of both rates applies."""
     claim = _claim(FAST)
     store.slow(
         [Slowing(claim, Refusal(None, 60 * SECOND, 50_000)), Slowing(claim, Remaining(0, 3600 * SECOND))], NOW_US
     )
-    answer = _ask(store, "one", claim, at_us=NOW_US + 120 * SECOND)
+    answer = _decide(store, "one", claim, at_us=NOW_US + 120 * SECOND)
     assert answer.reason is not Reason.ALLOWED
     assert answer.retry_us > NOW_US + 3000 * SECOND
 
 
 def test_a_cleared_list_is_empty_and_still_paused(store: Any) -> None:
-    """Its owners see that by the epoch; jobs that ask again get new positions."""
+    """The owners detect this by the epoch, and jobs that request again get new positions."""
     claim = _claim(FAST)
     store.pause([claim], 3600 * SECOND, NOW_US)
-    answer = _ask(store, "one", claim)
+    answer = _decide(store, "one", claim)
     assert answer.kept is not None
     store.clear_waitlists([claim.bucket])
     assert store.look(claim, "p", 1, ["one"], NOW_US).epoch == ""
     assert store.list_waiting(claim).jobs == 0
-    again = _ask(store, "one", claim)
+    again = _decide(store, "one", claim)
     assert again.reason is Reason.PAUSED
     assert again.kept is not None
     assert again.kept.epoch != answer.kept.epoch
 
 
 def test_a_reset_limit_is_unused_and_its_list_is_empty(store: Any) -> None:
-    """Whatever names of the limit are given, its waitlist goes as well."""
+    """A reset of a limit's names deletes its waitlist too."""
     claim = _claim(SLOW)
-    _waits(store, claim)
+    _let_two_jobs_wait(store, claim)
     store.pause([claim], 3600 * SECOND, NOW_US)
     store.reset(claim.names)
     assert store.where([claim], "one", NOW_US) is None
-    assert _ask(store, "new", claim).reason is Reason.ALLOWED
+    assert _decide(store, "new", claim).reason is Reason.ALLOWED
 
 
 def test_a_job_that_is_removed_is_on_no_list_and_the_next_one_is_woken(
-    store: Any, rung: Callable[[], list[str]]
+    store: Any, received_wakes: Callable[[], list[str]]
 ) -> None:
-    """It is found by its id on the lists of its claims; those behind it move up."""
+    """A job is found by its id on the waitlists of its claims, and the jobs behind it move up."""
     slow, fast = _claim(SLOW), _claim(FAST)
-    assert _ask(store, "zero", slow, fast).reason is Reason.ALLOWED
+    assert _decide(store, "zero", slow, fast).reason is Reason.ALLOWED
     for id in ("one", "two"):
-        assert _ask(store, id, slow, fast).kept is not None
+        assert _decide(store, id, slow, fast).kept is not None
     store.forget([slow, fast], ["one"], now_us=NOW_US)
     assert store.where([slow, fast], "one", NOW_US) is None
     found = store.where([slow, fast], "two", NOW_US)
     assert (found.claim, found.position, found.state) == (0, 0, State.WAITING)
     store.wake([slow], NOW_US + SECOND)
-    _woken(rung, "two")
+    _wait_until_woken(received_wakes, "two")
 
 
 def test_a_job_is_found_with_its_position_and_the_limit_that_holds_it_back(store: Any) -> None:
-    """At 1/s the third one passes about three seconds from now."""
+    """At 1/s, the third job is admitted about three seconds from now."""
     slow, fast = _claim(SLOW), _claim(FAST)
-    _waits(store, fast, slow)
-    _ask(store, "three", fast, slow)
+    _let_two_jobs_wait(store, fast, slow)
+    _decide(store, "three", fast, slow)
     found = store.where([fast, slow], "three", NOW_US)
     assert (found.claim, found.state, found.position) == (1, State.WAITING, 2)
     assert 2.5 * SECOND <= found.in_us <= 3.5 * SECOND
@@ -228,9 +230,9 @@ def test_a_job_is_found_with_its_position_and_the_limit_that_holds_it_back(store
 
 
 def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> None:
-    """In their order, whoever owns them."""
+    """The first jobs of a waitlist are returned in their order, with their owners."""
     claim = _claim(SLOW)
-    _waits(store, claim)
+    _let_two_jobs_wait(store, claim)
     store.decide([claim], Requester(Caller.JOB, "three", "q"), NOW_US)
     found = store.list_waiting(claim, 2)
     assert (found.jobs, found.owners, found.woken) == (3, 2, 0)
@@ -240,14 +242,14 @@ def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> N
 
 
 def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
-    """Each by itself: the second finds what the first took."""
+    """Requests of one call are decided separately: each counts the units that earlier ones took."""
     hour = FixedWindow("hour", "2/h")
     requests = [Request([_claim(hour)], WITHOUT_JOB) for _ in range(3)]
     assert [answer.allowed for answer in StoreAccess(store).decide_all(requests)] == [True, True, False]  # type: ignore[union-attr]
 
 
-def test_a_limiter_works_on_it(store: Any, rung: Callable[[], list[str]]) -> None:
-    """Each verb of a limiter that reaches its store: what a job waits for is changed by all of them."""
+def test_a_limiter_works_on_each_store(store: Any, received_wakes: Callable[[], list[str]]) -> None:
+    """Each method of a limiter reaches the store, and changes what the jobs wait for."""
     slow, slots = TokenBucket("slow", "1/h", burst=2), Concurrency("slots", 1, lease=30)
     limiter, claim = Limiter(store), _claim(slow)
     decision = limiter.acquire(slow, cost=2)
@@ -255,7 +257,7 @@ def test_a_limiter_works_on_it(store: Any, rung: Callable[[], list[str]]) -> Non
     assert not limiter.acquire(slow, job=Job(id="x"))
     assert store.decide([claim], Requester(Caller.JOB, "one", "p")).kept is not None
     limiter.settle(decision, actual=1)
-    _woken(rung, "one")
+    _wait_until_woken(received_wakes, "one")
     limiter.pause(slow, 60)
     assert limiter.peek(slow).reason == "paused"
     limiter.clear_line(slow)
@@ -270,56 +272,61 @@ def test_a_limiter_works_on_it(store: Any, rung: Callable[[], list[str]]) -> Non
     limiter.close()
 
 
-# Several stores: "fast" is in another hash slot, and in a group of its own.
+# Several stores: "fast" is in another hash slot, and in a separate group.
 
 
 def test_units_are_returned_when_another_store_denies(store: Any) -> None:
-    """Nothing is charged, and the job waits for the limit that denied it, with a position in both lists."""
+    """After a denial nothing is charged, and the job waits for the limit that denied it."""
     slow, fast = _claim(SLOW), _claim(FAST)
-    assert _ask(store, "zero", fast).reason is Reason.ALLOWED
+    assert _decide(store, "zero", fast).reason is Reason.ALLOWED
     store.pause([fast], 2 * SECOND, NOW_US)
-    answer = _ask(store, "one", fast, slow)
+    answer = _decide(store, "one", fast, slow)
     assert (answer.reason, answer.claim) == (Reason.PAUSED, 0)
     assert answer.kept is not None
     assert answer.kept.claim == 0
-    assert _ask(store, "two", slow).reason is Reason.ALLOWED
+    assert _decide(store, "two", slow).reason is Reason.ALLOWED
     found = store.where([fast, slow], "one", NOW_US)
     assert (found.claim, found.state) == (0, State.WAITING)
 
 
-def test_a_job_keeps_its_turn_when_another_store_denies(store: Any, rung: Callable[[], list[str]]) -> None:
-    """It was woken for the scarcer limit; once the other one lets it pass, it passes before those that came later."""
+def test_a_job_keeps_its_position_when_another_store_denies(
+    store: Any, received_wakes: Callable[[], list[str]]
+) -> None:
+    """
+    A job was woken for the scarcer limit, and the other one denied it. When the other one admits it, it is granted
+    before later jobs.
+    """
     slow, fast = _claim(SLOW), _claim(FAST)
-    _waits(store, slow)
+    _let_two_jobs_wait(store, slow)
     store.forget([slow], ["one", "two"], now_us=NOW_US)
-    assert _ask(store, "first", slow, fast).kept is not None
-    assert _ask(store, "second", slow, fast).kept is not None
+    assert _decide(store, "first", slow, fast).kept is not None
+    assert _decide(store, "second", slow, fast).kept is not None
     store.wake([slow], NOW_US + SECOND)
-    _woken(rung, "first")
+    _wait_until_woken(received_wakes, "first")
     store.settle([Correction(fast.bucket, fast.algorithm, NOW_US, 11 * fast.algorithm.size)], NOW_US + SECOND)
-    held = _ask(store, "first", slow, fast, at_us=NOW_US + SECOND)
+    held = _decide(store, "first", slow, fast, at_us=NOW_US + SECOND)
     assert held.kept is not None
     assert held.kept.claim == 1
     # The unit of the scarcer limit is kept for it while it waits for the other one.
-    assert _ask(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
+    assert _decide(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
     assert store.decide([slow], WITHOUT_JOB, NOW_US + SECOND).reason is not Reason.ALLOWED
     store.wake([fast], NOW_US + SECOND + 250_000)
-    assert _ask(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
+    assert _decide(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
 
 
-def test_a_refused_job_waits_nowhere(store: Any) -> None:
-    """As many wait as may: what was charged before is returned, and no list has an entry of it."""
+def test_a_job_denied_by_a_full_queue_waits_nowhere(store: Any) -> None:
+    """If the queue of one limit is full, the units of the other are returned, and no waitlist has the job."""
     slow, full = _claim(SLOW), _claim(FAST)
     store.pause([full], 60 * SECOND, NOW_US)
-    assert _ask(store, "one", full).kept is not None
+    assert _decide(store, "one", full).kept is not None
     bounded = StoreClaim(full.bucket, full.algorithm, 1, max_queue=1)
-    assert _ask(store, "two", slow, bounded).reason is Reason.FULL
+    assert _decide(store, "two", slow, bounded).reason is Reason.FULL
     assert store.where([slow, bounded], "two", NOW_US) is None
-    assert _ask(store, "three", slow).reason is Reason.ALLOWED
+    assert _decide(store, "three", slow).reason is Reason.ALLOWED
 
 
-def test_a_peek_names_what_denies_and_charges_nothing(store: Any) -> None:
-    """Of both limits the one that holds back longer."""
+def test_a_peek_returns_the_limit_that_denies_and_charges_nothing(store: Any) -> None:
+    """Of two paused limits, a peek returns the one that is paused for longer."""
     slow, fast = _claim(SLOW), _claim(FAST)
     store.pause([slow], 2 * SECOND, NOW_US)
     store.pause([fast], 9 * SECOND, NOW_US)
@@ -327,56 +334,62 @@ def test_a_peek_names_what_denies_and_charges_nothing(store: Any) -> None:
     assert (peek.reason, peek.claim) == (Reason.PAUSED, 1)
     store.pause([slow, fast], None, NOW_US + SECOND)
     assert store.decide([slow, fast], Requester(Caller.PEEK), NOW_US + SECOND).allowed
-    assert _ask(store, "one", slow, fast, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
+    assert _decide(store, "one", slow, fast, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
 
 
-def test_a_job_learns_how_it_has_waited_whichever_store_denies(store: Any, rung: Callable[[], list[str]]) -> None:
-    """Since its first denial, however often it was denied, and on which of its lists it waits."""
+def test_an_answer_has_the_wait_of_the_job_in_any_store(store: Any, received_wakes: Callable[[], list[str]]) -> None:
+    """
+    The wait counts from the first denial, with the number of denials, whichever waitlist the job is on.
+    """
     slow, fast = _claim(SLOW), _claim(FAST)
-    _ask(store, "zero", slow)
-    assert _ask(store, "one", slow, fast).waited == Waited(0, 1, 0)
-    assert _ask(store, "one", slow, fast, at_us=NOW_US + 200_000).waited == Waited(200_000, 2, 0)
+    _decide(store, "zero", slow)
+    assert _decide(store, "one", slow, fast).waited == Waited(0, 1, 0)
+    assert _decide(store, "one", slow, fast, at_us=NOW_US + 200_000).waited == Waited(200_000, 2, 0)
     assert store.where([slow, fast], "one", NOW_US + 300_000).for_us == 300_000
     store.pause([fast], 2 * SECOND, NOW_US)
     store.wake([slow], NOW_US + SECOND)
-    _woken(rung, "one")
-    # The scarcer limit grants before the other one denies: its entry is made again.
-    assert _ask(store, "one", slow, fast, at_us=NOW_US + SECOND).waited == Waited(SECOND, 3, 1)
+    _wait_until_woken(received_wakes, "one")
+    # The scarcer limit grants before the other one denies, so its entry is created again.
+    assert _decide(store, "one", slow, fast, at_us=NOW_US + SECOND).waited == Waited(SECOND, 3, 1)
     assert store.where([slow], "one", NOW_US + SECOND).for_us == SECOND
     store.wake([fast], NOW_US + 3 * SECOND)
-    answer = _ask(store, "one", slow, fast, at_us=NOW_US + 3 * SECOND)
+    answer = _decide(store, "one", slow, fast, at_us=NOW_US + 3 * SECOND)
     assert (answer.reason, answer.waited) == (Reason.ALLOWED, Waited(3 * SECOND, 3, 1))
 
 
-def test_a_list_that_lost_its_entries_learns_how_a_job_has_waited(store: Any) -> None:
-    """From the other list of the job, though its process does not know, and the other store denies first."""
+def test_a_waitlist_that_lost_its_entries_gets_the_wait_of_a_job(store: Any) -> None:
+    """The wait is copied from the job's other waitlist, although its process does not send it."""
     slow, fast = _claim(SLOW), _claim(FAST)
-    _ask(store, "zero", slow)
-    _ask(store, "one", slow, fast)
+    _decide(store, "zero", slow)
+    _decide(store, "one", slow, fast)
     store.clear_waitlists([fast.bucket])
     assert store.where([fast], "one", NOW_US) is None
-    _ask(store, "one", slow, fast, at_us=NOW_US + 200_000)
+    _decide(store, "one", slow, fast, at_us=NOW_US + 200_000)
     assert store.where([fast], "one", NOW_US + 300_000).for_us == 300_000
 
 
-def test_a_full_queue_takes_a_job_that_waited_in_another_store(store: Any, rung: Callable[[], list[str]]) -> None:
-    """Its process does not know that it has waited, and the list of the full queue has lost its entry."""
+def test_a_full_queue_accepts_a_job_that_waited_in_another_store(
+    store: Any, received_wakes: Callable[[], list[str]]
+) -> None:
+    """A job that waited is accepted, although its process does not know it and the queue has lost its entry."""
     slow, full = _claim(SLOW), _claim(FAST)
     bounded = StoreClaim(full.bucket, full.algorithm, 1, max_queue=1)
-    _ask(store, "zero", slow)
-    assert _ask(store, "one", slow, bounded).waited == Waited(0, 1, 0)
+    _decide(store, "zero", slow)
+    assert _decide(store, "one", slow, bounded).waited == Waited(0, 1, 0)
     store.clear_waitlists([full.bucket])
     store.pause([full], 60 * SECOND, NOW_US)
-    assert _ask(store, "other", bounded).kept is not None
+    assert _decide(store, "other", bounded).kept is not None
     store.wake([slow], NOW_US + SECOND)
-    _woken(rung, "one")
-    answer = _ask(store, "one", slow, bounded, at_us=NOW_US + SECOND)
+    _wait_until_woken(received_wakes, "one")
+    answer = _decide(store, "one", slow, bounded, at_us=NOW_US + SECOND)
     assert (answer.reason, answer.waited) == (Reason.PAUSED, Waited(SECOND, 2, 1))
-    assert _ask(store, "new", slow, bounded, at_us=NOW_US + SECOND).reason is Reason.FULL
+    assert _decide(store, "new", slow, bounded, at_us=NOW_US + SECOND).reason is Reason.FULL
 
 
-class _Slowly:
-    """Passes a store's verbs on; the clock moves on by *gap_us* before units are returned, while others ask."""
+class _SlowReturns:
+    """
+    A store in front of another. Before it returns units, *gap_us* pass on the clock, and *meanwhile* runs.
+    """
 
     def __init__(self, inner: Any, gap_us: int, meanwhile: Callable[[int], object]) -> None:
         self.inner, self._gap_us, self._meanwhile = inner, gap_us, meanwhile
@@ -392,22 +405,22 @@ class _Slowly:
 @pytest.mark.parametrize("kind", ["memory", "redis"])
 @pytest.mark.parametrize("gap_us", [0, 200_000, 400_000, 2_000_000])
 def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: pytest.FixtureRequest) -> None:
-    """A full bucket fills again while 4 of its units are out: no more than the burst passes at one instant."""
+    """If a bucket fills while 4 of its units are charged and then returned, no more than the burst is granted."""
     with contextlib.ExitStack() as stack:
         one, two = _store(kind, request, stack), MemoryStore()
         scarce, other = _claim(TokenBucket("scarce", "10/s", burst=10), 4), _claim(TokenBucket("x", "100/s", burst=1))
-        passed: list[int] = []
+        granted_units: list[int] = []
 
         def take_all(at_us: int) -> None:
             single = _claim(TokenBucket("scarce", "10/s", burst=10))
             while one.decide([single], WITHOUT_JOB, at_us).allowed:
-                passed.append(1)
+                granted_units.append(1)
 
         two.pause([other], 60 * SECOND, NOW_US)
-        parts = [Part(two, [1]), Part(_Slowly(one, gap_us, take_all), [0])]
+        parts = [Part(two, [1]), Part(_SlowReturns(one, gap_us, take_all), [0])]
         decide_in_parts(parts, [scarce, other], Requester(Caller.JOB, "one", "p"), NOW_US)
         take_all(NOW_US + gap_us)
-        assert len(passed) == 10
+        assert len(granted_units) == 10
         one.close()
 
 
@@ -415,7 +428,7 @@ _WINDOW, _HELD = _claim(FixedWindow("window", "5/min")), _claim(SLOTS, holder="j
 
 
 @pytest.mark.parametrize(
-    ("beside", "owner", "early_ms", "granted"),
+    ("other_claim", "owner", "early_ms", "granted"),
     [
         (_WINDOW, "p", 4, False),
         (_WINDOW, late_owner(2.1), 4, False),
@@ -426,34 +439,34 @@ _WINDOW, _HELD = _claim(FixedWindow("window", "5/min")), _claim(SLOTS, holder="j
         (_HELD, late_owner(2.1), 100, True),
     ],
 )
-def test_what_is_counted_elsewhere_is_at_most_5_ms_early(
-    beside: StoreClaim, owner: str, early_ms: int, granted: bool
+def test_a_window_of_another_store_is_charged_at_most_5_ms_early(
+    other_claim: StoreClaim, owner: str, early_ms: int, granted: bool
 ) -> None:
-    """A bucket grants a job that was woken a little early; another store counts a unit of its own from now on."""
+    """A bucket grants a job that was woken a little early, although another store counts its unit from now on."""
     one, two = MemoryStore(), MemoryStore()
     stop = one.listen("p", lambda bucket, wakes: None)
     bucket = _claim(SLOW)
-    _ask(one, "zero", bucket)
+    _decide(one, "zero", bucket)
     requester = Requester(Caller.JOB, "job", owner)
     assert not one.decide([bucket], requester, NOW_US).allowed
     at_us = NOW_US + SECOND - early_ms * 1000
     one.look(bucket, "p", 1, (), NOW_US + SECOND - 30_000 if owner == "p" else at_us)
     parts = [Part(one, [0]), Part(two, [1])]
-    assert decide_in_parts(parts, [bucket, beside], requester, at_us, in_order=True).allowed is granted
+    assert decide_in_parts(parts, [bucket, other_claim], requester, at_us, in_order=True).allowed is granted
     if not granted:
-        assert one.decide([bucket], requester, at_us).allowed, "without the other one it is granted"
+        assert one.decide([bucket], requester, at_us).allowed, "without the other store the job is granted"
     stop()
 
 
-def test_a_part_of_parts_keeps_the_positions_of_a_job(request: pytest.FixtureRequest) -> None:
-    """Two limits of a cluster grant, and a limit elsewhere denies: behind nobody who came later."""
+def test_a_part_with_several_limits_keeps_the_positions_of_a_job(request: pytest.FixtureRequest) -> None:
+    """If two limits of a cluster grant and a limit elsewhere denies, the job stays before later jobs on both lists."""
     with contextlib.ExitStack() as stack:
         one, two = _store("cluster", request, stack), MemoryStore()
         stack.callback(one.close)
         rare, often = (_claim(TokenBucket(name, rate, burst=1)) for name, rate in (("rare", "1/s"), ("often", "2/s")))
         elsewhere = _claim(FAST)
         for each in (rare, often):
-            _ask(one, "zero", each)
+            _decide(one, "zero", each)
         claims = [rare, often, elsewhere]
         parts = [Part(one, [0, 1]), Part(two, [2])]
         requester = Requester(Caller.JOB, "first", "~50")
@@ -470,7 +483,9 @@ def test_a_part_of_parts_keeps_the_positions_of_a_job(request: pytest.FixtureReq
 
 
 def test_a_job_reserves_positions_on_lists_of_any_store(store: Any) -> None:
-    """Also on lists in several hash slots of a cluster: one script reaches one of them only."""
+    """
+    Positions are reserved on waitlists in several hash slots of a cluster too, although a script reaches only one.
+    """
     slow, fast = _claim(SLOW), _claim(FAST)
     store.return_units([Charge(slow), Charge(fast)], Requester(Caller.JOB, "one", "~50", denials=1), NOW_US)
     for each in (slow, fast):
@@ -479,14 +494,14 @@ def test_a_job_reserves_positions_on_lists_of_any_store(store: Any) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_grant_whose_answer_was_lost_is_not_repeated_in_a_pause(store: Any, waits: bool) -> None:
-    """Whether others wait or not, the job waits until it is over."""
+def test_a_lost_grant_is_not_repeated_in_a_pause(store: Any, waits: bool) -> None:
+    """A job whose grant was lost waits until the pause is over, whether other jobs wait or not."""
     claim = _claim(TokenBucket("slow", "1/s", burst=2))
     requester = Requester(Caller.JOB, "job", "p")
-    _ask(store, "zero", _claim(TokenBucket("slow", "1/s", burst=2), 2))
+    _decide(store, "zero", _claim(TokenBucket("slow", "1/s", burst=2), 2))
     store.decide([claim], requester, NOW_US, attempt="01")
     if waits:
-        _ask(store, "other", claim)
+        _decide(store, "other", claim)
     end = store.listen("p", lambda bucket, wakes: None, lambda: None)
     at_us = NOW_US + SECOND
     store.look(claim, "p", 1, (), at_us)
@@ -500,13 +515,13 @@ def test_a_grant_whose_answer_was_lost_is_not_repeated_in_a_pause(store: Any, wa
 # Servers
 
 
-def test_names_that_match_are_deleted_or_their_lists_emptied(redis_url: str, client: Any) -> None:
-    """`throttlekit forget` finds waitlists by the pattern of a limit; with *waitlists_only* what is counted stays."""
+def test_matching_names_are_deleted_or_only_their_waitlists(redis_url: str, client: Any) -> None:
+    """`throttlekit forget` finds the keys of a limit by a pattern; with *waitlists_only* the counts stay."""
     store = RedisStore(redis_url, timeout=TIMEOUT)
     for n in range(3):
         limit = TokenBucket("named", "1/h", burst=1)
         claim = StoreClaim(bucket_name("named", f"k{n}", limit.fingerprint), limit.bind(1, 0, ""))
-        _waits(store, claim)
+        _let_two_jobs_wait(store, claim)
     assert store.delete_matching("tk1:{named:*", waitlists_only=True) == 3
     assert sorted(client.scan_iter()) == sorted(
         bucket_name("named", f"k{n}", TokenBucket("named", "1/h", burst=1).fingerprint).encode() for n in range(3)
@@ -517,13 +532,13 @@ def test_names_that_match_are_deleted_or_their_lists_emptied(redis_url: str, cli
 
 
 def test_the_rights_that_are_documented_are_enough() -> None:
-    """Every verb, as a user with the rights of docs/operations.md: keys and channels of ours, and no other."""
+    """Every method works for a user with the rights of docs/operations.md, which are for the limiter's keys only."""
     rights = [right for right in acl_rights() if right != "+info"]
     with redis_server() as url, contextlib.closing(redis.Redis.from_url(url)) as admin:
         admin.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rights)
         store = RedisStore(url.replace("://", "://limits:hunter2@"), timeout=TIMEOUT)
         claim = _claim(SLOW)
-        end = _is_woken(store, claim)
+        end = _check_wake(store, claim)
         store.slow([Slowing(claim, Refusal(None, SECOND, 50_000))], NOW_US)
         store.pause([claim], SECOND, NOW_US)
         assert store.where([claim], "two", NOW_US) is not None
@@ -535,37 +550,39 @@ def test_the_rights_that_are_documented_are_enough() -> None:
         store.close()
 
 
-def _is_woken(store: Any, claim: StoreClaim) -> Callable[[], None]:
-    """A job waits, and its owner hears that it is woken by a settled cost. Returns what ends the listening."""
-    heard, listening = list[str](), list[int]()
+def _check_wake(store: Any, claim: StoreClaim) -> Callable[[], None]:
+    """
+    Let a job wait, and check that its owner receives its wake after a settlement. Return a function that stops it.
+    """
+    received, listening = list[str](), list[int]()
     end: Callable[[], None] = store.listen(
-        "p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append(1)
+        "p", lambda _, wakes: received.extend(each.id for each in wakes), lambda: listening.append(1)
     )
-    wait_until(lambda: listening, description="it listens")
-    _waits(store, claim)
+    wait_until(lambda: listening, description="the store listens")
+    _let_two_jobs_wait(store, claim)
     store.settle([Correction(claim.bucket, claim.algorithm, NOW_US, -claim.algorithm.size)], NOW_US)
-    wait_until(lambda: heard == ["one"], description="a job is woken")
+    wait_until(lambda: received == ["one"], description="a job is woken")
     return end
 
 
-def _works(store: Any) -> None:
-    """A job waits, is woken by a settled cost, and another caller is denied."""
+def _check_wake_and_denial(store: Any) -> None:
+    """Check that a waiting job is woken by a settlement, and that another caller is denied."""
     claim = _claim(SLOW)
-    end = _is_woken(store, claim)
+    end = _check_wake(store, claim)
     (verdict,) = store.decide_all([Request([claim], WITHOUT_JOB)])
     assert not verdict.allowed
     end()
     store.close()
 
 
-def test_the_verbs_work_behind_sentinels() -> None:
-    """The store and its listener find the master."""
+def test_the_methods_work_behind_sentinels() -> None:
+    """The store and its listener find the master that the Sentinels name."""
     with watched() as sentinel:
-        _works(RedisSentinelStore(f"{sentinel.url}?socket_timeout=20", timeout=TIMEOUT))
+        _check_wake_and_denial(RedisSentinelStore(f"{sentinel.url}?socket_timeout=20", timeout=TIMEOUT))
 
 
-def test_the_verbs_work_on_a_socket(tmp_path: Path) -> None:
-    """As on any server."""
+def test_the_methods_work_on_a_socket(tmp_path: Path) -> None:
+    """On a Unix socket, the store and its listener work as on any server."""
     socket = tmp_path / "redis.sock"
     with redis_server("--unixsocket", str(socket)):
-        _works(RedisStore(f"unix://{socket}", timeout=TIMEOUT))
+        _check_wake_and_denial(RedisStore(f"unix://{socket}", timeout=TIMEOUT))

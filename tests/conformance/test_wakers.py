@@ -1,4 +1,4 @@
-"""Wakers of several processes on a real server: jobs that wait are woken in order, and bells are heard."""
+"""Wakers of several processes on a real server: waiting jobs are woken in order, and wake messages are received."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLAIM = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1)
 
 
 class Process:
-    """As a worker process: two threads that ask, run what is granted, and hold what is denied."""
+    """A process like a worker's: two threads make requests, run the granted jobs, and keep the denied ones."""
 
     def __init__(self, url: str, name: str, ran: list[str]) -> None:
         self._ran = ran
@@ -65,65 +65,69 @@ class Process:
 def start(redis_url: str) -> Iterator[Callable[[str, list[str]], Process]]:
     with contextlib.ExitStack() as stack:
 
-        def started(name: str, ran: list[str]) -> Process:
+        def start_process(name: str, ran: list[str]) -> Process:
             process = Process(redis_url, name, ran)
             stack.callback(process.close)
             return process
 
-        yield started
+        yield start_process
 
 
-def test_jobs_of_several_processes_run_in_the_order_in_which_they_asked(
+def test_jobs_of_several_processes_run_in_the_order_of_their_requests(
     start: Callable[[str, list[str]], Process], redis_url: str
 ) -> None:
-    """Each asks, waits, is woken and runs; the list is gone in the end."""
+    """Each job makes a request, waits, is woken and runs. Then the waitlist is deleted."""
     ran: list[str] = []
     one, two = start("one", ran), start("two", ran)
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         for number in range(20):
             (one if number % 3 else two).put(f"job{number:02d}")
             wait_until(
-                lambda n=number: client.hlen(f"{CLAIM.bucket}:entries1") + len(ran) > n, description="it has asked"
+                lambda n=number: client.hlen(f"{CLAIM.bucket}:entries1") + len(ran) > n,
+                description="the job has made its request",
             )
         wait_until(lambda: len(ran) == 20, description="all have run", timeout=30)
         assert ran == sorted(ran)
-        wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="nobody is on the list")
+        wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="no job is on the waitlist")
 
 
-def test_jobs_whose_messages_went_back_hold_nobody_back(
+def test_jobs_whose_messages_were_requeued_hold_up_no_job(
     start: Callable[[str, list[str]], Process], redis_url: str
 ) -> None:
-    """The other jobs of their process are woken in their place. Once their messages are back, they are first again."""
+    """
+    The other jobs of the process are woken instead. When the requeued messages are delivered again, their jobs are
+    first again.
+    """
     ran: list[str] = []
-    process, away = start("first", ran), ["1", "2", "3"]
+    process, requeued = start("first", ran), ["1", "2", "3"]
 
     def put(ids: Sequence[str]) -> None:
         for id in ids:
             before = len(process.waker)
             process.put(id)
-            wait_until(lambda before=before: len(process.waker) > before, description="it waits")
+            wait_until(lambda before=before: len(process.waker) > before, description="the job waits")
 
     with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
         store.pause([CLAIM], 60_000_000)
         put([str(number) for number in range(8)])
-        for id in away:
+        for id in requeued:
             process.waker.pass_on(id)
         store.pause([CLAIM], None)
         wait_until(lambda: len(ran) == 5, description="the others have run", timeout=30)
-        places = [store.where([CLAIM], id) for id in away]
-        assert [place and place.state for place in places] == [State.KEPT] * 3, "nobody waits for them to ask"
+        found = [store.where([CLAIM], id) for id in requeued]
+        assert [each and each.state for each in found] == [State.KEPT] * 3, "no job waits for their requests"
         store.pause([CLAIM], 60_000_000)
-        put(["new", *reversed(away)])
+        put(["new", *reversed(requeued)])
         store.pause([CLAIM], None)
         wait_until(lambda: len(ran) == 9, description="all have run", timeout=30)
-    assert ran == ["0", "4", "5", "6", "7", *away, "new"]
+    assert ran == ["0", "4", "5", "6", "7", *requeued, "new"]
 
 
 @pytest.mark.parametrize("part", range(3), ids=["record", "order", "entries"])
-def test_a_list_of_which_a_server_kept_only_a_part_is_forgotten(
+def test_a_waitlist_that_was_evicted_in_part_is_rebuilt(
     start: Callable[[str, list[str]], Process], redis_url: str, part: int
 ) -> None:
-    """One that evicts keys: no question fails, and the jobs that wait ask anew."""
+    """If the server evicts one key of a waitlist, no request fails, and the waiting jobs make new requests."""
     ran: list[str] = []
     process = start("first", ran)
     with (
@@ -133,45 +137,47 @@ def test_a_list_of_which_a_server_kept_only_a_part_is_forgotten(
         store.pause([CLAIM], 60_000_000)
         for number in range(20):
             process.put(str(number))
-        wait_until(lambda: len(process.waker) == 20, description="they wait")
+        wait_until(lambda: len(process.waker) == 20, description="the jobs wait")
         assert client.delete(wait_names(CLAIM.bucket)[part]) == 1
         store.pause([CLAIM], None)
         process.put("new")
         wait_until(lambda: len(ran) == 21, description="all have run", timeout=30)
-        wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="nobody is on the list")
+        wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="no job is on the waitlist")
 
 
-def test_a_listener_hears_what_is_published_and_says_when_it_may_have_missed_something(redis_url: str) -> None:
-    """Its connection is closed by the server: it listens again, and says so."""
-    heard, missed = list[tuple[str, list[Wake]]](), list[int]()
+def test_a_listener_receives_wakes_and_reports_a_new_subscription(redis_url: str) -> None:
+    """
+    When the server closes its connection, the listener subscribes again, and reports that it may have missed wakes.
+    """
+    received, subscriptions = list[tuple[str, list[Wake]]](), list[int]()
 
-    def hear(bucket: str, wakes: Sequence[Wake]) -> None:
-        heard.append((bucket, list(wakes)))
+    def receive(bucket: str, wakes: Sequence[Wake]) -> None:
+        received.append((bucket, list(wakes)))
 
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         store = RedisStore(redis_url, timeout=5)
-        listener = Listener(client, "tk1:other", hear, lambda: missed.append(1))
+        listener = Listener(client, "tk1:other", receive, lambda: subscriptions.append(1))
         assert listener.wait(10)
         store.decide([CLAIM], Requester(Caller.JOB, "one", "me"))
         store.decide([CLAIM], Requester(Caller.JOB, "two\x00 |,", "other"))
 
         def is_woken() -> bool:
             store.look(CLAIM, "me", 1)
-            return bool(heard)
+            return bool(received)
 
-        wait_until(is_woken, description="the other one is woken")
-        ((bucket, (wake,)),) = heard
+        wait_until(is_woken, description="the job of the other owner is woken")
+        ((bucket, (wake,)),) = received
         assert (bucket, wake.id) == (CLAIM.bucket, "two\x00 |,")
         assert 0 <= wake.in_us <= 30_000
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        wait_until(lambda: len(missed) == 2, description="it listens again", timeout=20)
+        wait_until(lambda: len(subscriptions) == 2, description="the listener subscribes again", timeout=20)
         listener.close()
         assert client.publish("tk1:other", b"") == 0
         store.close()
 
 
-def test_the_end_of_listening_waits_for_no_message(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a worker that stops would wait until the thread looks up, for each of its owners."""
+def test_a_listener_ends_without_a_message(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener ends at once; otherwise a worker that stops would wait for a poll of each of its owners' threads."""
     monkeypatch.setattr("throttlekit.stores.bells._POLL_S", 600.0)
     with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
         ends: list[threading.Thread] = []

@@ -1,4 +1,4 @@
-"""The adapters' own scripts, and the fleet's: held to the header they carry, and to every server's Lua."""
+"""The adapters' own scripts, and the fleet's: they match their headers, and run on every supported server's Lua."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _section(header: str, word: str) -> str:
 
 
 def _patterns(found: list[str]) -> set[str]:
-    """Of indices: `2 * claim - 1` and the like as `2i-1`, and `4+m+i` as `4+i+i`."""
+    """Patterns of indices: `2 * claim - 1` and the like as `2i-1`, and `4+m+i` as `4+i+i`."""
     return {re.sub(r"[a-z]\w*", "i", re.sub(r"[\s*]", "", index)) for index in found}
 
 
@@ -44,14 +44,14 @@ def _used(text: str, word: str) -> set[str]:
 @every_script
 @pytest.mark.parametrize("word", ["KEYS", "ARGV"])
 def test_header_names_every_key_and_argument(path: Path, word: str) -> None:
-    """Every KEYS and ARGV index that the script uses is in its header, and the other way round."""
+    """The header documents exactly the KEYS and ARGV indices that the script uses."""
     header, body = _parts(path)
     assert _used(body, word) == _documented(header, word)
 
 
 @every_script
 def test_header_names_what_is_written(path: Path) -> None:
-    """Every key that the script writes is under Writes, and the other way round."""
+    """The header's section Writes names exactly the keys that the script writes."""
     header, body = _parts(path)
     writes = re.findall(rf"redis\.call\('(?:{_WRITING})', (KEYS\[.+?\])", body)
     assert writes or "Writes   nothing" in header
@@ -68,7 +68,7 @@ def test_script_runs_on_old_and_new_servers(path: Path) -> None:
 
 @every_script
 def test_numbers_written_for_a_framework_are_formatted(path: Path) -> None:
-    """A call that writes gets no bare sum, because Lua would print only 14 digits of it."""
+    """A call that writes gets no unformatted sum, because Lua would print only 14 digits of it."""
     _, body = _parts(path)
     calls = re.findall(rf"redis\.call\('(?:{_WRITING})', KEYS\[.+?\],?(.*?)\)(?:\n| else| end)", body)
     for call in calls:

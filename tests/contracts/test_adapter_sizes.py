@@ -1,4 +1,4 @@
-"""How large an adapter may be, and what the docs say of it."""
+"""The maximum size of an adapter, and the sizes that the documentation states."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from support.adapter_sizes import ADAPTERS, MARKED, sizes, statements
 
 @pytest.mark.parametrize(("name", "most"), [("huey", 400), ("taskiq", 350)])
 def test_a_new_framework_takes_few_statements(name: str, most: int) -> None:
-    """What two adapters would both write is in `throttlekit.adapter`: little is left that is one framework's own."""
+    """Code that two adapters would share is in `throttlekit.adapter`: an adapter has only code of its own framework."""
     assert statements(ROOT / "adapters" / f"throttlekit_{name}") < most
 
 
-def test_the_docs_say_how_large_the_adapters_are() -> None:
-    """Its table in docs/promises.md is that of today: `tests/adapters/contract/table.py … --sizes` prints it anew."""
+def test_docs_state_the_current_sizes_of_the_adapters() -> None:
+    """
+    The table in docs/promises.md shows the current sizes: `tests/adapters/contract/table.py … --sizes` prints it again.
+    """
     (shown,) = MARKED.findall((ROOT / "docs" / "promises.md").read_text("utf-8"))
     assert shown == sizes()
     assert len(shown.splitlines()) == 2 + len(ADAPTERS)

@@ -1,4 +1,4 @@
-"""Which module may import which: arrows run one way."""
+"""The layers of modules: a module imports from its own layer and from those below it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from contracts.tree import MODULES, ROOT, parsed
 
-# Everything may import what stands above it, and its own group.
+# A module may import modules of its own group, and of the groups that are listed before it.
 LAYERS = [
     ("errors", ["throttlekit.errors", "throttlekit._util"]),
     ("scripts", ["throttlekit_lua"]),
@@ -104,30 +104,30 @@ def _layer(module: str) -> int:
     return max(found)[1]
 
 
-def test_every_module_has_its_layer() -> None:
-    """Every module is listed in one layer by hand; no new module gets its package's layer by accident."""
-    rooms = {prefix for _, prefixes in LAYERS for prefix in prefixes} - {"throttlekit"}
-    homeless = [
+def test_every_module_has_a_layer() -> None:
+    """Every module is listed in one layer explicitly, so that no new module gets its package's layer by accident."""
+    listed = {prefix for _, prefixes in LAYERS for prefix in prefixes} - {"throttlekit"}
+    unlisted = [
         name
         for name in MODULES
-        if name != "throttlekit" and not any(f"{name}.".startswith(f"{room}.") for room in rooms)
+        if name != "throttlekit" and not any(f"{name}.".startswith(f"{prefix}.") for prefix in listed)
     ]
-    assert homeless == []
+    assert unlisted == []
 
 
-def test_every_layer_names_modules_that_exist() -> None:
-    """A module that is removed leaves its layer, too."""
+def test_every_layer_lists_modules_that_exist() -> None:
+    """A module that was removed from the tree is removed from its layer as well."""
     assert [prefix for _, prefixes in LAYERS for prefix in prefixes if prefix not in MODULES] == []
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_arrows_run_one_way(module: str) -> None:
+def test_module_imports_from_its_own_and_lower_layers(module: str) -> None:
     """A module imports from its own layer and from those below it."""
     wrong = [name for name, _ in _imports(module) if name.startswith("throttlekit") and _layer(name) > _layer(module)]
     assert wrong == []
 
 
-def _circles() -> list[set[str]]:
+def _cycles() -> list[set[str]]:
     """Sets of modules that import each other, nested imports and those for type checkers included."""
     reached = {name: {other for other, _ in _imports(name) if other in MODULES and other != name} for name in MODULES}
     changed = True
@@ -137,33 +137,31 @@ def _circles() -> list[set[str]]:
             more = others.union(*(reached[other] for other in others))
             changed = changed or more != others
             reached[name] = more
-    in_circles = [name for name in MODULES if name in reached[name]]
-    circles = [
-        {other for other in in_circles if other in reached[name] and name in reached[other]} for name in in_circles
-    ]
-    return [circle for number, circle in enumerate(circles) if circle not in circles[:number]]
+    in_cycles = [name for name in MODULES if name in reached[name]]
+    cycles = [{other for other in in_cycles if other in reached[name] and name in reached[other]} for name in in_cycles]
+    return [cycle for number, cycle in enumerate(cycles) if cycle not in cycles[:number]]
 
 
-def test_no_import_circle_between_files() -> None:
-    """No module imports itself over others: each can be read, and tested, after those that it imports."""
-    assert _circles() == []
+def test_no_import_cycle_between_files() -> None:
+    """No module imports itself through others: each can be read and tested after those that it imports."""
+    assert _cycles() == []
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("throttlekit._engine")])
-def test_the_engine_knows_no_fleet(module: str) -> None:
-    """The fleet is a wing: it imports the engine, and the limiter hands its layer in."""
+def test_engine_imports_no_fleet(module: str) -> None:
+    """The fleet is optional: it imports the engine, and the limiter passes the fleet's layer to the engine."""
     assert not [name for name, _ in _imports(module) if name.startswith("throttlekit.fleet")]
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("throttlekit._core")])
-def test_the_core_is_pure(module: str) -> None:
+def test_core_is_pure(module: str) -> None:
     """_core imports only values and arithmetic: no clock, I/O, client, logging or plugins."""
     for name, names in _imports(module):
         top = name.partition(".")[0]
         own = {"zoneinfo"} if module == CALENDAR else set()
         assert top in PURE | own or name.startswith(("throttlekit._core.", "throttlekit.errors")), name
         if top == "datetime" and module != CALENDAR:
-            assert {*names} <= {"timedelta", "tzinfo"}, "a datetime can tell the time"
+            assert {*names} <= {"timedelta", "tzinfo"}, "a datetime can read the clock"
         if top == "urllib":
             assert name == "urllib.parse"
     calls = {
@@ -190,7 +188,7 @@ def test_the_core_is_pure(module: str) -> None:
     }
 
 
-def test_time_zones_are_read_only_by_those_who_name_one() -> None:
+def test_time_zones_are_read_only_when_a_limit_names_one() -> None:
     """Time zone files are read only when a limit names a zone, not on import."""
     at_import = {name for node in parsed(CALENDAR).body for name in _of(node)}
     assert "zoneinfo" not in at_import
@@ -205,43 +203,43 @@ def _of(node: ast.stmt) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_algorithms_know_none_of_each_other(algorithm: str) -> None:
-    """Each algorithm is one module, which imports what all share, and no other algorithm but one that it builds on."""
-    known = {name.rpartition(".")[2] for name, _ in _imports(f"throttlekit._core.algorithms.{algorithm}")}
+def test_algorithm_imports_no_other_algorithm(algorithm: str) -> None:
+    """An algorithm imports the shared modules, and no other algorithm except the one that it builds on."""
+    imported = {name.rpartition(".")[2] for name, _ in _imports(f"throttlekit._core.algorithms.{algorithm}")}
     builds_on = {"token_bucket": {"gcra"}, "by_latency": {"concurrency"}}
-    assert known & ALGORITHMS == builds_on.get(algorithm, set())
+    assert imported & ALGORITHMS == builds_on.get(algorithm, set())
 
 
 @pytest.mark.parametrize("module", COMMON)
-def test_what_is_common_knows_no_algorithm(module: str) -> None:
+def test_common_modules_import_no_algorithm(module: str) -> None:
     """
-    The decision, the waitlist and the base of all limits import no algorithm, so that a new one is a new module and no
-    other change. Only the table by which a message names an algorithm knows them.
+    The decision, the waitlist and the base of all limits import no algorithm, so that a new algorithm is one new module
+    and no other change. Only the table that maps names in messages to algorithms imports them.
     """
     assert not [name for name, _ in _imports(module) if name.startswith("throttlekit._core.algorithms.")]
 
 
-def test_decision_over_claims_is_pure_of_limits() -> None:
-    """decide.py imports algorithms' protocol and waitlists, but no limits or jobs."""
-    known = {name for name, _ in _imports("throttlekit._core.decide") if name.startswith("throttlekit")}
+def test_decide_imports_no_limit_and_no_job() -> None:
+    """decide.py imports the protocol of algorithms and the waitlists, but no limits or jobs."""
+    imported = {name for name, _ in _imports("throttlekit._core.decide") if name.startswith("throttlekit")}
     names = ("algorithm", "answer", "claim", "late", "slowdown", "storage_keys", "waitlist")
-    assert known == {f"throttlekit._core.{name}" for name in names}
+    assert imported == {f"throttlekit._core.{name}" for name in names}
 
 
 def test_errors_import_nothing() -> None:
-    """errors.py imports nothing of throttlekit."""
+    """errors.py imports no module of throttlekit."""
     assert [name for name, _ in _imports("throttlekit.errors")] == ["__future__"]
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.partition(".")[0] == "throttlekit"])
-def test_the_core_knows_no_framework(module: str) -> None:
+def test_core_imports_no_framework(module: str) -> None:
     """Nothing in throttlekit imports a framework or an adapter."""
     tops = {name.partition(".")[0] for name, _ in _imports(module)}
     assert not tops & (FRAMEWORKS | {f"throttlekit_{framework}" for framework in FRAMEWORKS})
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if _layer(name) == _layer("throttlekit_dramatiq")])
-def test_adapters_know_one_framework_and_no_store(module: str) -> None:
+def test_adapter_imports_one_framework_and_no_store(module: str) -> None:
     """An adapter imports its own framework, and neither Redis, nor the scripts, nor another adapter."""
     own = module.partition(".")[0].removeprefix("throttlekit_")
     others = FRAMEWORKS - {own}
@@ -267,7 +265,7 @@ def test_adapters_import_public_names_only(module: str) -> None:
     floor = {
         "throttlekit",
         "throttlekit.adapter",
-        "throttlekit.adapter.loop",  # apart, as it imports asyncio
+        "throttlekit.adapter.loop",  # a separate module, because it imports asyncio
         "throttlekit.errors",
         "throttlekit.stores",
         "throttlekit.testing",
@@ -279,11 +277,11 @@ def test_adapters_import_public_names_only(module: str) -> None:
 
 
 _NAMED_TUPLE = {"_asdict", "_fields", "_replace"}
-"""These are documented, despite the underscore."""
+"""Documented attributes of named tuples, despite the underscore."""
 
 
-def test_the_core_reads_no_private_attribute_of_the_standard_library() -> None:
-    """gevent, or the next Python, may replace a class by one that lacks its private attributes."""
+def test_core_reads_no_private_attribute_of_the_standard_library() -> None:
+    """gevent, or a later Python, may replace a class with one that lacks its private attributes."""
     nodes = [(name, node) for name in MODULES if _layer(name) < _layer("throttlekit_dramatiq") for node in _nodes(name)]
     reads = {
         (name, node.attr)
@@ -304,7 +302,7 @@ REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis",
 
 
 @pytest.mark.parametrize(
-    ("package", "knowing"),
+    ("package", "importers"),
     [
         ("redis", {f"throttlekit.stores.{name}" for name in REDIS}),
         (
@@ -316,9 +314,9 @@ REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis",
         ),
     ],
 )
-def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> None:
-    """redis is imported by its stores; the scripts by them, and by the fleet."""
-    assert knowing == {
+def test_only_redis_stores_import_redis(package: str, importers: set[str]) -> None:
+    """Only the Redis stores import redis; only those stores and the fleet import the scripts."""
+    assert importers == {
         module
         for module in MODULES
         if _layer(module) < _layer("throttlekit_dramatiq")
@@ -327,11 +325,11 @@ def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> No
     }
 
 
-def test_stores_know_no_algorithm() -> None:
-    """A store imports no single algorithm: only the core and the scripts know which exist."""
+def test_stores_import_no_algorithm() -> None:
+    """A store imports no algorithm: only the core and the scripts contain the list of algorithms."""
     for module in (name for name in MODULES if name.startswith("throttlekit.stores")):
-        known = {name.rpartition(".")[2] for name, _ in _imports(module)}
-        assert not known & ALGORITHMS, module
+        imported = {name.rpartition(".")[2] for name, _ in _imports(module)}
+        assert not imported & ALGORITHMS, module
 
 
 HEAVY = {
@@ -341,18 +339,18 @@ HEAVY = {
 }  # fmt: skip
 
 
-def test_import_brings_nothing_slow() -> None:
+def test_import_loads_no_slow_module() -> None:
     """`import throttlekit` loads no slow module; the code that needs one imports it on first use."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lua")])}
     use = "from throttlekit import Limiter, TokenBucket"
     script = f"import sys; before = set(sys.modules); {use}; print(' '.join(set(sys.modules) - before))"
-    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert not HEAVY & set(told.stdout.split())
+    loaded = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert not HEAVY & set(loaded.stdout.split())
 
 
 @pytest.mark.parametrize("use", ["", "limiter.acquire(throttlekit.TokenBucket('a', '1/s'))"])
-def test_import_brings_no_redis_and_no_framework(use: str) -> None:
-    """`import throttlekit`, and a limiter in memory, load neither a client nor a framework."""
+def test_import_loads_no_redis_and_no_framework(use: str) -> None:
+    """`import throttlekit`, and an in-memory limiter, load neither a client nor a framework."""
     script = f"import sys, throttlekit\nlimiter = throttlekit.Limiter()\n{use}\nprint(' '.join(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lua")])}
     loaded = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)

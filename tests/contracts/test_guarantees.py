@@ -1,4 +1,4 @@
-"""Whether each test that docs/guarantees.md names is there."""
+"""Every test that docs/guarantees.md names exists."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contracts.tree import ROOT
 _NAMED = re.compile(r"`(tests/[\w/]+\.py)?::(test_\w+)`")
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
-    """Every test that the guarantees page names exists."""
+def test_every_test_named_in_the_guarantees_exists() -> None:
+    """Each test function, and each test file, that the page names is in the tree."""
     page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
     found, path = 0, ""
     for file, name in _NAMED.findall(page):

@@ -1,4 +1,4 @@
-"""Every hook is documented under its exact signature."""
+"""Every hook is documented with its exact signature."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _specs() -> dict[str, ast.FunctionDef]:
 
 
 def test_each_hook_has_a_heading_with_its_signature() -> None:
-    """docs/hooks.md has one heading for each hook: its signature, in the order of the module."""
+    """docs/hooks.md has one heading for each hook, with its signature, in the order of the module."""
     signatures = []
     for name, spec in _specs().items():
         assert spec.returns is not None
@@ -27,8 +27,8 @@ def test_each_hook_has_a_heading_with_its_signature() -> None:
     assert re.findall(r"^## `(.*)`$", read(ROOT / "docs" / "hooks.md"), re.MULTILINE) == signatures
 
 
-def test_each_hook_says_when_it_is_called() -> None:
-    """A hook's docstring begins with when it is called, and the docs say it in the same words."""
+def test_each_hook_documents_when_it_is_called() -> None:
+    """A hook's docstring begins with the time of the call, and docs/hooks.md has the same sentence."""
     docs = read(ROOT / "docs" / "hooks.md")
     for name, spec in _specs().items():
         first = (ast.get_docstring(spec) or "").splitlines()[0]
@@ -48,7 +48,7 @@ def test_each_hook_has_a_shipped_user() -> None:
 
 
 def test_each_field_of_an_event_is_documented() -> None:
-    """The fields of the events are in the docs, in the order of the hooks, and no others."""
+    """docs/hooks.md lists exactly the fields of the events, in the order of the hooks."""
     events = [node for node in parsed("throttlekit.hookspecs").body if isinstance(node, ast.ClassDef)]
     fields = [
         node.name if isinstance(node, ast.FunctionDef) else ast.unparse(node.target)
@@ -60,14 +60,14 @@ def test_each_field_of_an_event_is_documented() -> None:
 
 
 def test_no_hook_has_a_private_type() -> None:
-    """Every type in a hook's arguments and events is one that users can import from a public module."""
+    """Users can import every type in a hook's arguments and events from a public module."""
     public = {*throttlekit.__all__, *hookspecs.__all__, "Store"}
     builtin = {"str", "int", "float", "None", "tuple", "Iterable"}
     module = parsed("throttlekit.hookspecs")
     events = [node for node in module.body if isinstance(node, ast.ClassDef)]
-    notes = [node.annotation for event in events for node in event.body if isinstance(node, ast.AnnAssign)]
+    annotations = [node.annotation for event in events for node in event.body if isinstance(node, ast.AnnAssign)]
     for spec in _specs().values():
-        notes += [arg.annotation for arg in spec.args.args if arg.annotation is not None]
-        notes += [spec.returns] if spec.returns is not None else []
-    named = {node.id for note in notes for node in ast.walk(note) if isinstance(node, ast.Name)}
+        annotations += [arg.annotation for arg in spec.args.args if arg.annotation is not None]
+        annotations += [spec.returns] if spec.returns is not None else []
+    named = {node.id for annotation in annotations for node in ast.walk(annotation) if isinstance(node, ast.Name)}
     assert named - public - builtin == set()

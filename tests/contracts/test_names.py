@@ -1,4 +1,4 @@
-"""Names, sizes, and words that must not appear."""
+"""Public names, sizes of modules, and texts that must not appear."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _targets(node: ast.stmt) -> Iterator[str]:
 
 
 def _public(module: str) -> set[str]:
-    """What *module* defines without an underscore; a package's `__init__`, what it imports as well."""
+    """The public names that *module* defines; for a package's `__init__`, also those that it imports."""
     names = {name for node in parsed(module).body for name in _targets(node)}
     if MODULES[module].name == "__init__.py":
         typed = [inner for node in parsed(module).body if isinstance(node, (ast.If, ast.With)) for inner in node.body]
@@ -48,8 +48,8 @@ def _declared(module: str) -> list[str] | None:
 
 
 @pytest.mark.parametrize("module", [name for name, path in MODULES.items() if read(path).strip()])
-def test_all_equals_reality(module: str) -> None:
-    """`__all__` lists exactly the public names that a module defines."""
+def test_all_lists_exactly_the_public_names(module: str) -> None:
+    """`__all__` of a module equals the set of public names that it defines."""
     declared = _declared(module)
     if declared is None:
         assert module.rpartition(".")[2] == "__main__" or not _public(module), "write an __all__"
@@ -59,7 +59,7 @@ def test_all_equals_reality(module: str) -> None:
 
 
 def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
-    """What the API page shows of a limiter is a verb for users, or says that it is for adapters."""
+    """Each public method of a limiter is a verb for users, or its docstring says that it is for adapters."""
     verbs = {
         "acquire", "acquire_many", "cancel", "clear_line", "close", "declare", "done", "apply_response", "hold",
         "limited", "pause", "peek", "release", "report_overload", "reset", "resume", "settle", "wait",
@@ -72,7 +72,7 @@ def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 def test_attributes_of_a_limiter_are_documented(kind: type[Limiter | AsyncLimiter]) -> None:
-    """What an object has besides its methods is named in the docstring of its class, or is private."""
+    """An attribute of an instance is in the docstring of its class, or is private."""
     named = {name for line in _attributes(inspect.getdoc(kind) or "") for name in line.partition(":")[0].split(", ")}
     assert {name for name in {*dir(kind())} - {*dir(kind)} if not name.startswith("_")} == named
 
@@ -85,27 +85,27 @@ def _attributes(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_are_not_too_long(module: str) -> None:
-    """A module has at most 500 lines; those of the decision and of waitlists, some more."""
+    """A module has at most 500 lines; the modules of the decision and of waitlists have higher limits."""
     longest = {"throttlekit._core.decide": 540, "throttlekit._core.waitlist": 505}.get(module, 500)
     assert read(MODULES[module]).count("\n") <= longest
 
 
 @pytest.mark.parametrize("path", LUA + ADAPTERS_LUA + FLEET_LUA, ids=lambda path: path.name)
 def test_scripts_are_not_too_long(path: Path) -> None:
-    """A script has at most 160 lines, its header included; those that mirror the waiting, more."""
+    """A script has at most 160 lines, including its header; the scripts of waitlists have higher limits."""
     longest = {"waitlist.lua": 520, "decide.lua": 250}.get(path.name, 160)
     assert read(path).count("\n") <= longest
 
 
-def test_nobody_is_told_to_install_the_foreign_package() -> None:
-    """No text says to install `throttlekit`: on the package index that name belongs to another project."""
+def test_no_text_says_to_install_the_foreign_package() -> None:
+    """No text says to install `throttlekit`: on the package index, that name belongs to another project."""
     wrong = re.compile(
         r"""\b(?:pip3?|pipx|uv|poetry|pdm)\s+(?:pip\s+)?(?:install|add)\s+(?:-\S+\s+)*["']?throttlekit(?!-jobs)\b"""
     )
-    guilty = [
+    found = [
         f"{path.relative_to(ROOT)}: {match.group()}"
         for path in tracked()
         if path != Path(__file__)
         for match in wrong.finditer(path.read_text("utf-8", "replace"))
     ]
-    assert guilty == []
+    assert found == []

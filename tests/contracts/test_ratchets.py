@@ -1,4 +1,4 @@
-"""How intricate waiting may be. These numbers may fall, and must not rise."""
+"""Limits of the complexity of waiting. These numbers may decrease, and must not increase."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from contracts.tree import LUA, ROOT, parsed, read
 from throttlekit import Limiter, TokenBucket
 from throttlekit_dramatiq import Throttle
 
-WAITING_ROOMS = [
+WAITING_MODULES = [
     "throttlekit._core.decide", "throttlekit._core.late", "throttlekit._core.waitlist", "throttlekit._engine.room",
     "throttlekit._engine.waker", "throttlekit._engine.relay", "throttlekit.stores.bells", "throttlekit.stores.parts",
 ]  # fmt: skip
-MOST_CALLS, MOST_FILES = 90, 34
-MOST_CONSTANTS = 34
-MOST_LUA_LINES = 2_240
+MAX_CALLS, MAX_FILES = 90, 34
+MAX_CONSTANTS = 34
+MAX_LUA_LINES = 2_240
 _PACKAGES = {"throttlekit", "throttlekit_dramatiq", "throttlekit_lua"}
 _SLOW = TokenBucket("slow", "1/h", burst=1)
 
 
 def test_a_denied_message_makes_few_calls(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the middleware to the waker and back, with one limit on Redis: 154 calls and 41 files with waiting lines."""
+    """
+    A denied message makes few calls from the middleware to the waker and back, with one limit on Redis: the design with
+    waiting lines, before waitlists, made 154 calls in 41 files.
+    """
     monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
     broker, limiter = StubBroker(), Limiter(redis_url)
     throttle = Throttle(limiter)
@@ -42,7 +45,7 @@ def test_a_denied_message_makes_few_calls(redis_url: str, monkeypatch: pytest.Mo
     worker.start()
     calls: list[str] = []
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
+    def record(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename in files and not code.co_name.startswith("<"):
             calls.append(code.co_filename)
@@ -57,39 +60,39 @@ def test_a_denied_message_makes_few_calls(redis_url: str, monkeypatch: pytest.Mo
     files = {each.__file__ for name, each in sys.modules.items() if name.split(".")[0] in _PACKAGES}
     try:
         limiter.acquire(_SLOW)
-        for _ in range(5):  # until everything is remembered that is worked out once
+        for _ in range(5):  # until every value that is computed once is cached
             deny()
-        sys.setprofile(note)
+        sys.setprofile(record)
         try:
             deny()
         finally:
             sys.setprofile(None)
     finally:
         worker.stop()
-    assert 50 < len(calls) <= MOST_CALLS
-    assert 10 < len(set(calls)) <= MOST_FILES
+    assert 50 < len(calls) <= MAX_CALLS
+    assert 10 < len(set(calls)) <= MAX_FILES
 
 
 def test_waiting_has_few_constants() -> None:
-    """Numbers that were chosen, in the rooms of waiting: 137 with waiting lines."""
-    names = [f"{room}.{name}" for room in WAITING_ROOMS for name in _constants(parsed(room))]
-    assert 10 < len(names) <= MOST_CONSTANTS, names
+    """The modules of waiting have few chosen numbers: the design with waiting lines had 137."""
+    names = [f"{module}.{name}" for module in WAITING_MODULES for name in _constants(parsed(module))]
+    assert 10 < len(names) <= MAX_CONSTANTS, names
 
 
 def test_the_scripts_that_decide_stay_short() -> None:
-    """2 862 lines with waiting lines, those of adapters included."""
-    assert 500 < sum(len(read(path).splitlines()) for path in LUA) <= MOST_LUA_LINES
+    """The scripts of the design with waiting lines had 2 862 lines, those of adapters included."""
+    assert 500 < sum(len(read(path).splitlines()) for path in LUA) <= MAX_LUA_LINES
 
 
 def test_no_function_is_complex() -> None:
-    """The linter holds each function to 15 branches: 44 with waiting lines. Tests and simulations may have more."""
+    """The linter allows 15 branches per function (with waiting lines: 44). Tests and simulations may have more."""
     rules = (ROOT / "pyproject.toml").read_text("utf-8")
     assert '"C90"' in rules
     assert "max-complexity = 15" in rules
 
 
 def _constants(module: ast.Module) -> list[str]:
-    """The names in capitals that a module gives a number to."""
+    """The names in capitals to which a module assigns a number."""
     found: list[str] = []
     for node in module.body:
         if not isinstance(node, ast.Assign):

@@ -1,4 +1,4 @@
-"""A script's header is its contract: it says what the script uses, returns and writes, and nothing else."""
+"""A script's header is its contract: it states what the script uses, returns and writes, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WAITLISTS = [
     path for path in ALL if path.stem in ("decide", "at_once", "claims", "one_record") or path.stem.startswith("wait")
 ]
 """
-These mirror a specification step by step, and tests/parity/test_waitlists.py checks what the tests of the others read
-in the text: that each value is text, and that each key has a time to live.
+These mirror a specification step by step. tests/parity/test_waitlists.py checks for them what the tests below read in
+the text of the other scripts: that each value is text, and that each key has a time to live.
 """
 LUA = [path for path in ALL if path not in WAITLISTS]
 CLOCK = next(path for path in LUA if path.stem == "clock")
@@ -75,7 +75,7 @@ def _calls(body: str) -> list[tuple[str, str]]:
 
 
 def _split(arguments: str) -> list[str]:
-    """The arguments of a call, cut at the commas that stand in no brackets."""
+    """The arguments of a call, split at the commas outside of brackets."""
     parts, depth, last, quoted = [], 0, 0, False
     for i, character in enumerate(arguments):
         quoted ^= character == "'"
@@ -86,12 +86,12 @@ def _split(arguments: str) -> list[str]:
     return [*parts, arguments[last:].strip()]
 
 
-# Those of waitlists
+# Scripts of waitlists
 
 
 @pytest.mark.parametrize("path", WAITLISTS, ids=lambda path: path.name)
 def test_script_of_waitlists_runs_on_old_and_new_servers(path: Path) -> None:
-    """As of the others; and each command is written out, and known to these tests."""
+    """The rules of the other scripts hold, and each command is written out and listed in these tests."""
     body = _body(path).replace("table.unpack or unpack", "")
     assert not re.search(r"format\([^)]*%d|\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b|&|~=\s*~", body)
     commands = re.findall(r"(?<!local )\bcall\((.*?)[,)]", body)
@@ -106,8 +106,8 @@ def test_script_of_waitlists_runs_on_old_and_new_servers(path: Path) -> None:
     ["decide", "wait_forget", "wait_look", "wait_pause", "wait_return", "wait_settle", "wait_slow", "wait_where"],
 )
 @pytest.mark.parametrize("letters", ["t", "fsl", "ca", "tfslca"])
-def test_script_of_waitlists_is_put_together(verb: str, letters: str) -> None:
-    """It has the clock, the common head, the algorithms of its claims, and the files of waitlists that it needs."""
+def test_script_of_waitlists_is_composed_of_its_files(verb: str, letters: str) -> None:
+    """The script has the clock, the common head, the algorithms of its claims, and the required files of waitlists."""
     text = throttlekit_lua.read(verb, frozenset(letters))
     names = {"decide": ("at_once",), "wait_slow": ("slow_events",)}.get(verb, ())
     expected = {"clock", "common", "claims", "slowdown", "waitlist", verb, *names}
@@ -118,13 +118,13 @@ def test_script_of_waitlists_is_put_together(verb: str, letters: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["wait_clear", "wait_list"])
-def test_script_that_reads_no_claim_is_put_together(verb: str) -> None:
-    """It needs no algorithm."""
+def test_script_without_claims_is_composed_of_its_files(verb: str) -> None:
+    """A script that reads no claim has no algorithm."""
     text = throttlekit_lua.read(verb)
     assert {path.stem for path in ALL if read(path) in text} == {"clock", "common", "claims", verb}
 
 
-# All of them
+# All scripts
 
 
 @every_script
@@ -136,15 +136,15 @@ def test_script_runs_on_old_and_new_servers(path: Path) -> None:
 
 
 @every_script
-def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
-    """A script writes each command's name out, and calls only commands that these tests know as reads or writes."""
+def test_script_calls_only_known_commands_by_name(path: Path) -> None:
+    """A script writes each command's name out, and calls only commands that these tests list as reads or writes."""
     for command, _ in _calls(_body(path)):
         assert re.fullmatch(f"{_WRITING}|{_READING}", command), command
 
 
-# The holder of a slot comes as text, and is nothing else.
+# The holder of a slot is passed as text, and is never a number.
 _FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range|text_of|member_of|mark_of"
-# What is kept until it is written is text: members, kinds and names of tenants, and in the fast ways parts of a line.
+# Values that are kept until they are written are text: members, kinds, names of tenants, and parts of a waitlist entry.
 _KEPT = r"c\.leaves|c\.(?:joins|paid)\[\d\]|(?:c\.)?tenant|kind"
 _TEXT = (
     rf"'[^']*'|format\((?:INTEGER|'%016\.0f 1'), .*\)|c\.c|{_KEPT}|(?:{_FORMATS})\(.*\)"
@@ -153,7 +153,7 @@ _TEXT = (
 
 
 def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
-    """Whether *value* is text: literal, cut or put together from text, or written by one of the formats."""
+    """Whether *value* is text: a literal, a part or concatenation of text, or the result of one of the formats."""
     pieces = re.split(r"\s*\.\.\s*", value)
     if len(pieces) > 1 or re.fullmatch(_TEXT, value):
         return all(re.fullmatch(_TEXT, piece) or _is_text(piece, body, seen) for piece in pieces)
@@ -163,17 +163,17 @@ def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
         return False
     if re.search(rf"\bfor _, {value} in ipairs\((?:redis\.call\(|c\.aside\))", body):
         return True
-    given = re.findall(rf"(?<![\w.]){re.escape(value)} = (.+?)(?= else | end$|$)", body, re.MULTILINE)
+    sources = re.findall(rf"(?<![\w.]){re.escape(value)} = (.+?)(?= else | end$|$)", body, re.MULTILINE)
     for function, inside in re.findall(rf"local function (\w+)\([\w, ]*\b{value}\)\n(.*?)(?:\nend|$)", body, re.DOTALL):
         if "redis.call" not in inside:
             continue
         calls = re.findall(rf"(?<!function ){function}\((.+)\)(?: end)?$", body, re.MULTILINE)
-        given += [_split(arguments)[-1] for arguments in calls]
-    return bool(given) and all(_is_text(text, body, (*seen, value)) for text in given)
+        sources += [_split(arguments)[-1] for arguments in calls]
+    return bool(sources) and all(_is_text(text, body, (*seen, value)) for text in sources)
 
 
 @every_script
-def test_every_number_goes_through_one_format(path: Path) -> None:
+def test_every_number_is_formatted_by_one_function(path: Path) -> None:
     """Each value that a script sends to the server is text, whose numbers `whole`, `ttl` or `bytes` format."""
     body = _body(path)
     for command, arguments in _calls(body):
@@ -200,7 +200,7 @@ def test_every_number_goes_through_one_format(path: Path) -> None:
         ("text", "local function put(c, text)\n  redis.call('SET', c.key, text)\nend\nput(c, now)"),
     ],
 )
-def test_number_that_is_not_formatted_is_noticed(value: str, body: str) -> None:
+def test_number_that_is_not_formatted_is_found(value: str, body: str) -> None:
     """The check above finds a number that reaches the server unformatted."""
     assert not _is_text(value, body)
 
@@ -209,8 +209,8 @@ _TTL = r"(?:ttl\(|format\(INTEGER, max\(1, ceil\(\()"
 
 
 @every_script
-def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
-    """A SET carries PX or KEEPTTL; an algorithm that writes otherwise ends its `keep` with one, or with a PEXPIRE."""
+def test_every_written_key_gets_a_time_to_live(path: Path) -> None:
+    """A SET has PX or KEEPTTL; an algorithm that writes otherwise ends its `keep` with such a SET, or a PEXPIRE."""
     body = _body(path)
     calls = [(command, text) for command, text in _calls(body) if "'KEEPTTL'" not in text]
     writing = [(command, text) for command, text in calls if command in ("SET", "SETRANGE", "APPEND", "ZADD")]
@@ -226,9 +226,11 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
         assert times.startswith(("ttl(", "format(INTEGER, ceil((")) or re.search(rf"local {times} = {_TTL}", body), text
 
 
-def test_scripts_are_put_together_from_every_file() -> None:
-    """A verb's script is the clock, the common head, the algorithms that are asked for, and the verb, once each. A log
-    needs numbers of 7 bytes besides."""
+def test_scripts_are_composed_of_every_file() -> None:
+    """
+    The script of a verb is the clock, the common head, the requested algorithms, and the verb, once each. A log also
+    needs numbers of 7 bytes.
+    """
     assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "ca", "tfslca"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
@@ -242,7 +244,7 @@ def test_scripts_are_put_together_from_every_file() -> None:
     assert throttlekit_lua.read("decide") == throttlekit_lua.read("decide", frozenset("tfslca"))
 
 
-def test_verbs_are_those_that_the_store_runs() -> None:
+def test_each_verb_of_the_store_has_a_script() -> None:
     """There is a script for each verb that the Redis store runs, and no other."""
     names = {
         node.value
@@ -255,7 +257,7 @@ def test_verbs_are_those_that_the_store_runs() -> None:
 
 
 def test_header_numbers_the_reasons() -> None:
-    """The reasons that the header numbers are those that the store reads, in order."""
+    """The header numbers the reasons in the order in which the store reads them."""
     from throttlekit.stores.wire import _REASONS
 
     header, _ = _parts(next(path for path in WAITLISTS if path.stem == "at_once"))
@@ -297,7 +299,7 @@ def _mirrored(path: Path) -> str:
 
 
 @every_algorithm
-def test_algorithm_answers_all_that_the_head_says_and_no_more(path: Path) -> None:
+def test_algorithm_has_exactly_the_functions_of_the_head(path: Path) -> None:
     """Each algorithm has the functions that the head names, and those for leases where slots are estimates."""
     leases = _verbs_of_leases() if "estimates = true" in _body(path) else []
     leases += ["drop"] if path.stem == "latency" else []
@@ -306,8 +308,8 @@ def test_algorithm_answers_all_that_the_head_says_and_no_more(path: Path) -> Non
 
 
 @every_algorithm
-def test_algorithm_adds_itself_under_its_code(path: Path) -> None:
-    """The code in the header is the one under which the script and the core know it."""
+def test_algorithm_registers_under_its_code(path: Path) -> None:
+    """The script and the core register the algorithm under the code in the header."""
     assert re.findall(r"^algorithms\.(\w) = \{", _body(path), re.MULTILINE) == [_code(path)]
     codes = [
         ast.literal_eval(node.value)
@@ -321,37 +323,37 @@ def test_algorithm_adds_itself_under_its_code(path: Path) -> None:
 
 
 def test_no_two_algorithms_share_a_code() -> None:
-    """Each algorithm of the core that the script knows has its own code, and every one of the core is there."""
+    """Each algorithm of the scripts has a code of its own, and every algorithm of the core has a script."""
     assert len({_code(path) for path in ALGORITHMS}) == len(ALGORITHMS)
     charges = {f"throttlekit._core.algorithms.{name}" for name in _CHARGES}
     assert {_mirrored(path) for path in ALGORITHMS} == charges
 
 
 @every_script
-def test_mirrors_know_of_each_other(path: Path) -> None:
+def test_mirrored_modules_name_their_scripts(path: Path) -> None:
     """The Python module that a script mirrors names that script, so that an editor of one finds the other."""
     for name in re.findall(r"throttlekit/_core/([\w/]+)\.py", _parts(path)[0]):
         docstring = ast.get_docstring(parsed(f"throttlekit._core.{name.replace('/', '.')}")) or ""
-        told = rf"lua/throttlekit_lua/([\w., ]+ )?{re.escape(path.name)}[\w., ]* mirrors? (this file|it)\. "
-        told += r"Change (both|all), or the parity tests fail\."
-        assert re.search(told, " ".join(docstring.split())), name
+        sentence = rf"lua/throttlekit_lua/([\w., ]+ )?{re.escape(path.name)}[\w., ]* mirrors? (this file|it)\. "
+        sentence += r"Change (both|all), or the parity tests fail\."
+        assert re.search(sentence, " ".join(docstring.split())), name
 
 
 @every_algorithm
-def test_header_says_what_is_stored_and_what_the_numbers_are(path: Path) -> None:
-    """The header says what a, b and c are, as far as they are used, and what is in the key."""
+def test_header_documents_the_key_and_its_numbers(path: Path) -> None:
+    """The header documents those of a, b and c that the script uses, and the content of the key."""
     header, body = _parts(path)
     used = {name for name in "abc" if re.search(rf"\bc\.{name}\b", body)}
     documented = re.search(r"^  ((?:\w, )*\w)   ?", header.partition("Code")[2], re.MULTILINE)
-    told = set(re.findall(r"^  (a(?:, b)?(?:, c)?|b|c) ", header, re.MULTILINE))
+    numbers = set(re.findall(r"^  (a(?:, b)?(?:, c)?|b|c) ", header, re.MULTILINE))
     assert documented
-    assert {name for names in told for name in names.split(", ")} == used
+    assert {name for names in numbers for name in names.split(", ")} == used
     assert _section(header, "Key")
 
 
 @every_algorithm
-def test_algorithm_takes_nothing_but_its_claim(path: Path) -> None:
-    """An algorithm reads and writes the key of the claim that it is given, and no argument of the call."""
+def test_algorithm_uses_only_its_claim(path: Path) -> None:
+    """An algorithm reads and writes only the key of its claim, and reads no argument of the call."""
     body = _body(path)
     assert not re.search(r"\bKEYS\b|\bARGV\b|order_key|jobs_key", body)
     assert {arguments.split(",")[0].strip() for _, arguments in _calls(body)} == {"c.key"}

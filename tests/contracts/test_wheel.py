@@ -1,4 +1,4 @@
-"""What is tested is what was built: the installed wheel holds every package, script and type marker of the tree."""
+"""The tests run against the built wheel, which contains every package, script and type marker of the tree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _installed() -> Path:
 
 
 @pytest.mark.parametrize("package", _SOURCE_ROOTS)
-def test_the_wheel_holds_every_file_of_the_tree(package: str) -> None:
+def test_wheel_contains_every_file_of_the_tree(package: str) -> None:
     """Each source file of a package is in the installed wheel, byte for byte, one path prefix shorter."""
     site, root = _installed(), _ROOT / _SOURCE_ROOTS[package]
     sources = [path for path in (root / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
@@ -39,8 +39,8 @@ def test_the_wheel_holds_every_file_of_the_tree(package: str) -> None:
         assert installed.read_bytes() == source.read_bytes(), installed
 
 
-def test_the_wheel_holds_the_examples() -> None:
-    """`throttlekit demo` runs them where there is no checkout."""
+def test_wheel_contains_the_examples() -> None:
+    """`throttlekit demo` runs the examples where there is no checkout."""
     folder = _installed() / "throttlekit_cli" / "examples"
     sources = [path for path in (_ROOT / "examples").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert len(sources) > 15
@@ -48,22 +48,22 @@ def test_the_wheel_holds_the_examples() -> None:
         assert (folder / source.relative_to(_ROOT / "examples")).read_bytes() == source.read_bytes()
 
 
-def test_the_wheel_has_no_other_package() -> None:
-    """Each top-level name is a reason for a conflict: CONTRIBUTING.md says why there are these."""
+def test_wheel_contains_no_other_package() -> None:
+    """Each top-level name may conflict with another distribution: CONTRIBUTING.md says why the wheel has these."""
     _installed()
     installed = {path.parts[0] for path in metadata.files("throttlekit-jobs") or () if ".." not in path.parts}
     assert {name for name in installed if not name.endswith(".dist-info")} == set(_SOURCE_ROOTS)
 
 
-def test_the_tests_import_the_wheel() -> None:
+def test_tests_import_the_wheel() -> None:
     """The code under test is the installed one, not the checkout."""
     import throttlekit
 
     assert Path(str(throttlekit.__file__)).is_relative_to(_installed())
 
 
-def test_the_extras_are_those_that_the_readme_promises() -> None:
-    """The distribution is called throttlekit-jobs, needs pluggy alone, and has an extra per adapter and store."""
+def test_wheel_has_the_extras_of_the_readme() -> None:
+    """The distribution is called throttlekit-jobs, requires only pluggy, and has an extra per adapter and store."""
     _installed()
     requires = metadata.requires("throttlekit-jobs") or []
     assert [line for line in requires if "extra ==" not in line] == ["pluggy>=1.3"]
@@ -72,8 +72,8 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
     assert extras == {*_ADAPTERS.split(), *more} - {"pytest"}
 
 
-def test_the_long_description_links_out_of_no_page() -> None:
-    """A package index shows the README alone: each link is absolute, and leads to a file of the tree."""
+def test_long_description_has_only_absolute_links() -> None:
+    """A package index shows only the README: each link is absolute, and leads to a file of the tree."""
     _installed()
     text = str(metadata.metadata("throttlekit-jobs").get_payload())
     links = re.findall(r"\]\(([^)]+)\)", text)
@@ -85,8 +85,8 @@ def test_the_long_description_links_out_of_no_page() -> None:
     assert pictures == re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (_ROOT / "README.md").read_text("utf-8"))
 
 
-def test_the_repository_is_named_in_one_file() -> None:
-    """Its placeholder is in pyproject.toml and the guide to publishing, so that one command replaces it."""
+def test_repository_is_named_in_one_file() -> None:
+    """The repository's placeholder is in pyproject.toml and the guide to publishing: one command replaces it."""
     listed = subprocess.run(["git", "-C", str(_ROOT), "grep", "-lF", _REPOSITORY], capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a checkout")
@@ -95,7 +95,7 @@ def test_the_repository_is_named_in_one_file() -> None:
 
 
 def test_pytest_finds_the_fixtures() -> None:
-    """The wheel names the module with the fixtures where pytest looks for plugins, and for nothing else."""
+    """The wheel has one entry point for plugins of pytest: the module with the fixtures."""
     _installed()
     found = metadata.distribution("throttlekit-jobs").entry_points.select(group="pytest11")
     assert [(each.name, each.value) for each in found] == [("throttlekit_pytest", "throttlekit_pytest")]

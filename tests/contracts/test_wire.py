@@ -1,8 +1,8 @@
 """
-The wire format: every name that is stored in users' Redis, or travels in their messages, stands here as a literal.
+The wire format: every name that is stored in users' Redis, or sent in their messages, is a literal in these tests.
 
-A test that fails here says that jobs which wait, or processes of another release, are no longer understood: keep the
-name, or give the changed shape a new version and read the old one too.
+A failure here means that this release cannot read waiting jobs, or the data of processes of another release: keep the
+name, or give the changed format a new version and read the old one as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ JOB = Job(id="j", name="f")
 
 
 def constant(package: str, name: str) -> str:
-    """The literal that is assigned to *name* at the top of a module of *package*: it may move between its modules."""
+    """
+    The literal that is assigned to *name* at the top of a module of *package*: the constant may move between its
+    modules.
+    """
     found = {
         node.value.value
         for module in MODULES
@@ -56,8 +59,8 @@ def constant(package: str, name: str) -> str:
 # The store
 
 
-def test_names_in_the_store() -> None:
-    """The keys under which a store keeps its state."""
+def test_keys_in_the_store() -> None:
+    """The keys of a store's state."""
     bucket = bucket_name("partner", "42", "abcdef")
     assert bucket == "tk1:{partner:42}:abcdef"
     assert bucket_name("partner", "42", "abcdef", "host") == "tk1:{partner:42:host}:abcdef"
@@ -68,8 +71,8 @@ def test_names_in_the_store() -> None:
 # Messages of every framework
 
 
-def test_options_of_a_job() -> None:
-    """The names under which users' calls and Dramatiq's messages carry a job's options."""
+def test_names_of_the_options_of_a_job() -> None:
+    """The names of a job's options in users' calls and in Dramatiq's messages."""
     assert (THROTTLE, ON_429, MAX_WAIT) == ("throttle", "throttle_on_429", "throttle_max_wait")
 
 
@@ -91,12 +94,12 @@ LIMITS: list[tuple[Limit, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("limit", "written"), LIMITS, ids=lambda value: getattr(value, "algorithm", ""))
 def test_limits_by_value(limit: Limit, written: dict[str, Any]) -> None:
-    """A limit in a message."""
+    """The format of a limit in a message."""
     assert dump(limit, JOB) == written
 
 
-def test_more_of_limits_by_value() -> None:
-    """A key and a cost of the job's own, scopes, outages, a tier, and units taken ahead."""
+def test_optional_fields_of_limits_by_value() -> None:
+    """Keys and costs that a job determines, scopes, outages, tiers, and prefetched units."""
     own = dump(TokenBucket("a", "10/s", key=lambda job: "k", cost=lambda job: 2, scope="process"), JOB)
     assert (own["key"], own["cost"], own["scope"]) == ("k", 2, "process")
     local = dump(TokenBucket("a", "10/s", on_store_failure="local", processes=3), JOB)
@@ -107,8 +110,8 @@ def test_more_of_limits_by_value() -> None:
     assert (ahead["prefetch"], ahead["prefetch_for"]) == (5, 2.0)
 
 
-def test_a_receipt() -> None:
-    """What another process needs of a decision."""
+def test_fields_of_a_receipt() -> None:
+    """The fields of a decision that another process needs."""
     limiter = Limiter()
     (rate,) = receipt(limiter.acquire(TokenBucket("a", "10/s"), job=JOB))["charged"]
     assert set(rate) == {"limit", "bucket", "cost", "at", "measured"}
@@ -120,7 +123,7 @@ def test_a_receipt() -> None:
 
 
 def test_headers_of_celerys_messages() -> None:
-    """The header of a copy after a 429, and that which carries a receipt, within a worker."""
+    """The header of a copy after a 429, and the header with a receipt, within a worker."""
     assert constant("throttlekit_celery", "ASKS_AT") == "throttlekit_asks_at"
     assert constant("throttlekit_celery", "RECEIPT") == "throttlekit_receipt"
 
@@ -128,8 +131,8 @@ def test_headers_of_celerys_messages() -> None:
 # huey
 
 
-def test_what_hueys_messages_carry() -> None:
-    """The keyword argument and what is in it, and the keys beside huey's."""
+def test_names_in_hueys_messages() -> None:
+    """The keyword argument and its field, and the prefix of the keys in huey's Redis."""
     assert constant("throttlekit_huey", "FIELD") == "throttlekit.huey"
     assert constant("throttlekit_huey", "COPY") == "copy"
     assert constant("throttlekit_huey", "PREFIX") == "throttlekit:huey:"
@@ -138,22 +141,22 @@ def test_what_hueys_messages_carry() -> None:
 # RQ
 
 
-def test_the_class_that_rqs_jobs_name() -> None:
-    """The module and name that are pickled into users' Redis, and how it is made from them."""
+def test_pickled_class_of_rqs_jobs() -> None:
+    """The module and name of the class that is pickled into users' Redis, and its reconstruction from them."""
     pickled = pickle.dumps(_wire.Carried("text", None), protocol=0)
     assert b"cthrottlekit_rq._wire\nCarried\n" in pickled
     carried: Any = pickle.loads(b"cthrottlekit_rq._wire\nCarried\n(Vtext\nNtR.")
     assert carried.__reduce__() == (_wire.Carried, ("text", None))
 
 
-def test_the_function_that_rqs_jobs_name() -> None:
-    """Where no object can be carried."""
+def test_function_name_of_rqs_jobs() -> None:
+    """The function that a job names where it cannot contain an object."""
     assert _wire.RUN == "throttlekit_rq.run"
     assert f"{run.__module__.partition('.')[0]}.{run.__name__}" == _wire.RUN
 
 
-def test_what_rqs_jobs_carry_by_value() -> None:
-    """Their limits."""
+def test_format_of_the_options_in_rqs_jobs() -> None:
+    """A job of RQ contains its limits, queue limits, longest wait and policy for a 429, by value."""
     given = _wire.Given([{"name": "a"}], [{"name": "q"}], 60.0, "a").write()
     assert json.loads(given) == {
         "v": 1,
@@ -166,7 +169,7 @@ def test_what_rqs_jobs_carry_by_value() -> None:
 
 
 def test_fields_of_a_denied_rq_job() -> None:
-    """In the job's hash, and in its meta."""
+    """The fields of a denied job in the job's hash, and in its meta."""
     assert (_wire.FIELD, _wire.EXPIRES) == ("throttlekit", "throttlekit_expires")
     record = _wire.Record(True, 5)
     assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True}
@@ -179,7 +182,7 @@ def test_fields_of_a_denied_rq_job() -> None:
 
 
 def test_names_in_rqs_redis() -> None:
-    """The keys of its own that the adapter keeps beside RQ's."""
+    """The keys that the adapter writes in RQ's Redis."""
     assert _wire.promoter_key("high") == "throttlekit:rq:promoter:high"
     assert _wire.idle_key("high") == "throttlekit:rq:idle:high"
     assert _wire.logged_key("what") == "throttlekit:rq:state:what"
@@ -187,15 +190,15 @@ def test_names_in_rqs_redis() -> None:
     assert _wire.notes_key("a1") == "throttlekit:rq:notes:a1"
 
 
-def test_what_a_waker_of_rqs_jobs_announces() -> None:
-    """Processes of stock workers read it, and may be of another release."""
+def test_format_of_the_announcement_of_rqs_waker() -> None:
+    """Processes of stock workers read the announcement, and may be of another release."""
     announced = Announcement("a1", "localhost:6379/1")
     assert json.loads(announced.write()) == {"v": 1, "owner": "a1", "store": "localhost:6379/1"}
     assert Announcement.read(announced.write().encode()) == announced
 
 
-def test_what_a_spawned_process_is_given() -> None:
-    """The environment variable, and the JSON in it."""
+def test_format_of_the_admission_for_a_spawned_process() -> None:
+    """The environment variable of the admission, and its JSON."""
     assert _wire.ADMITTED == "THROTTLEKIT_ADMITTED"
     job = SimpleNamespace(id="j", **{_body.GRANT: None})
     assert json.loads(_body.write_admission(job)) == {"job": "j", "limits": False}

@@ -1,4 +1,4 @@
-"""Words that a reader has to decode stand neither in the product nor in its documentation."""
+"""Neither the product nor its documentation contains words that a reader has to decode."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def _read() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("words", FORBIDDEN)
-def test_no_text_has_words_that_nobody_searches_for(words: str) -> None:
-    """Each has a plain word: see the table above, and CONTRIBUTING.md."""
+def test_no_text_has_words_of_the_private_dialect(words: str) -> None:
+    """Each of these words has a plain replacement: see the table above, and CONTRIBUTING.md."""
     assert _lines_with(words, ("",)) == [], f"write: {FORBIDDEN[words]}"
 
 
 @pytest.mark.parametrize("words", FORBIDDEN_IN_CORE)
 def test_core_and_scripts_use_the_words_of_the_field(words: str) -> None:
-    """The core and its scripts are free of further words of our own."""
+    """The core and its scripts contain none of the further private words."""
     assert _lines_with(words, ("throttlekit/", "lua/")) == [], f"write: {FORBIDDEN_IN_CORE[words]}"
 
 

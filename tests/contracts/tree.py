@@ -1,4 +1,4 @@
-"""The source tree as the contracts see it."""
+"""The source tree that the contract tests check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _name(package: Path, path: Path) -> str:
 MODULES: dict[str, Path] = {
     _name(package, path): path for package in _PACKAGES for path in sorted(package.rglob("*.py"))
 }
-"""Every shipped module by its import name."""
+"""Every shipped module, by its import name."""
 
 _LUA = sorted((ROOT / "lua" / "throttlekit_lua").glob("*.lua"))
 
@@ -30,10 +30,10 @@ ADAPTERS_LUA = [path for path in _LUA if path.name.startswith(("rq_", "huey_", "
 """The scripts that write an adapter's decisions into its framework's own data."""
 
 FLEET_LUA = [path for path in _LUA if path.name.startswith("fleet_")]
-"""The scripts that report what processes decide, and read what they reported."""
+"""The scripts that write the reports of processes, and read them."""
 
 LUA = [path for path in _LUA if path not in (*ADAPTERS_LUA, *FLEET_LUA)]
-"""The scripts that decide."""
+"""The scripts of the store: those that decide, and those of waitlists."""
 
 
 @cache

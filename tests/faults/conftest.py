@@ -1,4 +1,4 @@
-"""What strikes a case of the tests of faults."""
+"""The fixture that injects a fault into a flood."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 
 from support.faults.strike import Case, Outcome, strike
 
-Struck = Callable[[Case], Outcome]
+StrikeCase = Callable[[Case], Outcome]
 
 
 @pytest.fixture
-def struck() -> Struck:
-    """Strike a case, and hold what came of it to every promise."""
+def strike_case() -> StrikeCase:
+    """A function that runs a flood with a fault, and checks every promise on the outcome."""
 
-    def struck(case: Case) -> Outcome:
+    def strike_case(case: Case) -> Outcome:
         outcome = strike(case)
         print(outcome)
         assert outcome.broken() == []
         return outcome
 
-    return struck
+    return strike_case

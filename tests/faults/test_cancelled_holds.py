@@ -1,4 +1,4 @@
-"""Coroutines that hold slots and units are cancelled at random instants, on a server that may stand still meanwhile."""
+"""Coroutines that hold slots and units are cancelled at random times, on a server that may stall meanwhile."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def server() -> Iterator[RedisProcess]:
 
 async def storm(url: str, seed: int, stalls: RedisProcess | None = None) -> int:
     """
-    Start holds, and cancel half of them, some twice. Returns how many bodies began.
+    Start holds, and cancel half of them, some twice. Return how many bodies began.
 
     Args:
-        stalls: The server, if it is to stand still for 0.6 s meanwhile.
+        stalls: A server that stalls for 0.6 s meanwhile.
     """
     chance, began = random.Random(seed), 0
 
@@ -60,22 +60,22 @@ async def storm(url: str, seed: int, stalls: RedisProcess | None = None) -> int:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_cancelled_holds_keep_nothing(server: RedisProcess, seed: int) -> None:
-    """Every slot is free, and as many units are charged as bodies began: no more, and no less."""
+    """After cancellations, every slot is free, and exactly as many units are charged as bodies began."""
     server.client.flushall()
     began = asyncio.run(storm(patient(f"{server.url}/0"), seed))
     with contextlib.closing(Limiter(patient(f"{server.url}/0"))) as judge:
-        wait_until(lambda: free(judge, SLOTS) == 10, description="every slot is given back", timeout=30)
+        wait_until(lambda: free(judge, SLOTS) == 10, description="every slot is released", timeout=30)
         assert 10_000 - free(judge, LOG) == began
     assert began > 0
 
 
 def test_cancelled_holds_keep_no_slot_through_a_stall(server: RedisProcess) -> None:
-    """What was asked for, or given back, while the server stood still, is given back once it answers."""
+    """Slots that were requested or released while the server stalled are free when it replies again."""
     server.client.flushall()
     try:
         began = asyncio.run(storm(f"{server.url}/0", 3, stalls=server))
     finally:
         server.go_on()
     with contextlib.closing(Limiter(patient(f"{server.url}/0"))) as judge:
-        wait_until(lambda: free(judge, SLOTS) == 10, description="every slot is given back", timeout=60)
+        wait_until(lambda: free(judge, SLOTS) == 10, description="every slot is released", timeout=60)
         assert 10_000 - free(judge, LOG) >= began

@@ -1,7 +1,7 @@
 """
-A flood on real Celery workers, struck by one fault: nothing lost, the bound within the stated number.
+A flood on real Celery workers with one fault: no task is lost, and the bound is kept as far as the fault allows.
 
-What else may happen to the store: `test_dramatiq.py`, for all frameworks ask it through the same limiter.
+`test_dramatiq.py` has more faults of the store, because all frameworks use it through the same limiter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from support.faults.strike import Case, Outcome
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -30,6 +30,6 @@ pytestmark = [
         ("store SIGSTOP 5 s", "threads"),
     ],
 )
-def test_one_fault_amid_a_flood(struck: Callable[[Case], Outcome], fault: str, pool: str) -> None:
-    """Every task is done; duplicates and grants too many are no more than the fault allows; no password in a log."""
-    struck(Case(framework="celery", fault=fault, pool=pool))
+def test_one_fault_during_a_flood(strike_case: Callable[[Case], Outcome], fault: str, pool: str) -> None:
+    """Every task runs; duplicates and extra grants are at most those that the fault allows; no log has a password."""
+    strike_case(Case(framework="celery", fault=fault, pool=pool))

@@ -1,6 +1,6 @@
 """
-The store's clock was an hour ahead, or an hour behind, for a moment: a time server that was wrong, a virtual machine
-that was restored, a fail-over to a server with another clock.
+The store's clock is an hour ahead or behind for a short time, after a wrong time server, a restored virtual machine, or
+a fail-over to a server with another clock.
 
 The clock is the `now_us` that every script takes, in the memory store and on a real Redis.
 """
@@ -21,7 +21,7 @@ from throttlekit.stores.redis import RedisStore
 
 HOUR = 3600
 GRACE = 5
-"""What a limit may take besides its own time until it admits again."""
+"""How many seconds a limit may take, in addition to its own time, until it admits again."""
 
 LIMITS: list[Limit] = [
     TokenBucket("small", "10/s"),
@@ -38,7 +38,7 @@ SLOTS = Concurrency("slots", 4, lease=30)
 
 
 class Clock(Bench):
-    """A store, and its clock in seconds from an instant."""
+    """A store, and its clock in seconds from `NOW_US`."""
 
     def at(self, seconds: float) -> Clock:
         self.now_us = NOW_US + round(seconds * SECOND_US)
@@ -49,9 +49,9 @@ class Clock(Bench):
         return [Lease(claim.bucket, claim.algorithm, self.now_us) for claim in claims]
 
     def stop_listening(self) -> None:
-        """The process of the jobs that wait is gone."""
-        assert self._end is not None
-        self._end()
+        """Stop listening, as if the process of the waiting jobs had died."""
+        assert self._stop_listening is not None
+        self._stop_listening()
 
     def renew(self, holders: list[str]) -> list[bool]:
         return list(self.store.renew(self.leases(holders), now_us=self.now_us))
@@ -70,18 +70,18 @@ def clock(request: pytest.FixtureRequest) -> Iterator[Clock]:
 
 
 def longest(limit: Limit) -> float:
-    """The time in which a limit is itself again: its period, or the time in which its burst fills, and the grace."""
+    """Return the time after which a limit admits again: its period, or the time to fill its burst, and the grace."""
     period = limit.period_us / SECOND_US
     return max(period, limit.capacity * period / limit.amount) + GRACE + 1
 
 
 def first_newcomer(clock: Clock, limit: Limit, since: float = 0.0) -> float:
-    """For how long no new caller passes, of those that come one after the other and keep no position."""
+    """Return for how long no new caller is admitted. The callers request one after the other, without a position."""
     every = max(0.1, longest(limit) / 500)
     for number in range(1, 1000):
         if clock.at(since + number * every).decide(limit, caller=Caller.WITHOUT_JOB).allowed:
             return (number - 1) * every
-    raise AssertionError("no job passed")
+    raise AssertionError("no job was admitted")
 
 
 # An hour ahead
@@ -89,14 +89,14 @@ def first_newcomer(clock: Clock, limit: Limit, since: float = 0.0) -> float:
 
 @every_limit
 def test_a_used_up_limit_admits_again_after_its_own_time(clock: Clock, limit: Limit) -> None:
-    """All of it was used while the clock was ahead: then it counts as used up just now, once."""
+    """A limit that was used up while the clock was ahead counts as used up now, once."""
     clock.at(HOUR).drain(limit)
     assert first_newcomer(clock, limit) <= longest(limit)
 
 
 @every_limit
-def test_jobs_that_came_then_hold_no_newcomer_up(clock: Clock, limit: Limit) -> None:
-    """Ten jobs came while the clock was ahead, and their process has died: a newcomer passes after the limit's time."""
+def test_dead_jobs_from_the_future_hold_up_no_newcomer(clock: Clock, limit: Limit) -> None:
+    """Ten jobs were denied while the clock was ahead, and their process died: a newcomer is admitted in time."""
     clock.at(HOUR).drain(limit)
     for number in range(10):
         assert not clock.decide(limit, job=f"gone-{number}").allowed
@@ -105,36 +105,36 @@ def test_jobs_that_came_then_hold_no_newcomer_up(clock: Clock, limit: Limit) -> 
 
 
 @every_limit
-def test_jobs_that_came_then_run_too(clock: Clock, limit: Limit) -> None:
-    """They pass in their order, after the limit's own time."""
+def test_jobs_from_the_future_run_in_order(clock: Clock, limit: Limit) -> None:
+    """Jobs that were denied while the clock was ahead are admitted in their order, after the limit's own time."""
     clock.at(HOUR).drain(limit)
     waiting = [f"waits-{number}" for number in range(3)]
     for id in waiting:
         assert not clock.decide(limit, job=id).allowed
     every = max(1.0, longest(limit) / 500)
-    passed: list[str] = []
+    admitted: list[str] = []
     for number in range(1, 1500):
-        passed += clock.at(number * every).pass_woken(limit)
-        if len(passed) == len(waiting):
+        admitted += clock.at(number * every).admit_woken(limit)
+        if len(admitted) == len(waiting):
             break
-    assert passed == waiting
+    assert admitted == waiting
     assert number * every <= 2 * longest(limit)
 
 
 @every_limit
-def test_callers_without_a_job_got_instants_then(clock: Clock, limit: Limit) -> None:
-    """The next one gets an instant within the limit's time, and not the one after theirs."""
+def test_retry_times_from_the_future_delay_no_new_caller(clock: Clock, limit: Limit) -> None:
+    """The next caller gets a retry time within the limit's time, and not one after those from the future."""
     clock.at(HOUR).drain(limit)
     for _ in range(3):
         assert not clock.decide(limit, caller=Caller.WITHOUT_JOB).allowed
-    told = clock.at(1).decide(limit, caller=Caller.WITHOUT_JOB)
-    assert not told.allowed
-    assert told.retry_us - clock.now_us <= longest(limit) * SECOND_US
+    denied = clock.at(1).decide(limit, caller=Caller.WITHOUT_JOB)
+    assert not denied.allowed
+    assert denied.retry_us - clock.now_us <= longest(limit) * SECOND_US
 
 
 @every_limit
-def test_a_caller_that_only_looks_is_answered_as_one_that_asks(clock: Clock, limit: Limit) -> None:
-    """Each peek used to take the limit for just used up, for as long as the clock had been wrong."""
+def test_a_peek_gets_the_same_retry_time_as_a_request(clock: Clock, limit: Limit) -> None:
+    """Repeated peeks do not move the retry time. They once did, for as long as the clock had been wrong."""
     clock.at(HOUR).drain(limit)
     seen = clock.at(1).look(limit)
     assert seen.reason is Reason.EXHAUSTED
@@ -151,8 +151,8 @@ each_kind = pytest.mark.parametrize("emptied", [False, True], ids=["pause", "429
 
 @every_limit
 @each_kind
-def test_a_pause_that_began_then_lasts_as_long_as_was_said(clock: Clock, limit: Limit, emptied: bool) -> None:
-    """Thirty seconds from the first question on; for one who looks, one who asks, and one who ends it."""
+def test_a_pause_from_the_future_has_its_own_length(clock: Clock, limit: Limit, emptied: bool) -> None:
+    """A pause of 30 s lasts 30 s from the first call, for peeks and requests, and can be ended."""
     clock.at(HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
     for second in (1, 15, 30):
         seen = clock.at(second).look(limit)
@@ -166,7 +166,7 @@ def test_a_pause_that_began_then_lasts_as_long_as_was_said(clock: Clock, limit: 
 
 @pytest.mark.parametrize("alive", [0, 1, 3])
 def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
-    """Four jobs got their slots while the clock was ahead, and one waits; some have ended since, some are at work."""
+    """Four jobs got slots while the clock was ahead, and one waits. When some end, a newcomer gets a free slot."""
     holders = [f"holder-{number}" for number in range(4)]
     clock.at(HOUR)
     for holder in holders:
@@ -183,21 +183,21 @@ def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
     assert clock.use(SLOTS).units == alive + 1
 
 
-def test_first_that_waits_gets_the_slot_of_a_job_that_began_then(clock: Clock) -> None:
-    """As it ends: those who came then still wait in their order."""
+def test_the_first_waiting_job_gets_a_slot_from_the_future(clock: Clock) -> None:
+    """When a job that began while the clock was ahead ends, the first job that waits since then gets its slot."""
     single = Concurrency("single", 1, lease=30)
     assert clock.at(HOUR).decide(single, holder="runs").allowed
     for id in ("first", "second"):
         assert not clock.decide(single, holder=id, job=id).allowed
     claim = clock.at(2).claim(single, holder="runs")
     clock.store.release([Lease(claim.bucket, claim.algorithm, clock.now_us)], now_us=clock.now_us)
-    assert clock.woken(single) == ["first"]
+    assert clock.woken_jobs(single) == ["first"]
     assert not clock.decide(single, holder="newcomer").allowed
     assert clock.decide(single, holder="first", job="first").allowed
 
 
-def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) -> None:
-    """No process renews or gives back what was granted while the clock was ahead."""
+def test_slots_of_dead_holders_from_the_future_are_free_after_a_lease(clock: Clock) -> None:
+    """If no process renews or releases slots that were granted while the clock was ahead, their leases still end."""
     clock.at(HOUR)
     for number in range(4):
         assert clock.decide(SLOTS, holder=f"dead-{number}").allowed
@@ -205,8 +205,8 @@ def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) ->
     assert clock.at(1 + 30 + GRACE).decide(SLOTS, holder="newcomer").allowed
 
 
-def test_a_release_while_the_clock_was_ahead_paces_no_job_by_the_hour(clock: Clock) -> None:
-    """A job that ended meanwhile seems to have held its slot for an hour: no waiter gets such a wait."""
+def test_a_release_while_the_clock_is_ahead_causes_no_long_wait(clock: Clock) -> None:
+    """A job that ended while the clock was ahead seems to have held its slot for an hour: no job gets such a wait."""
     holders = [f"holder-{number}" for number in range(4)]
     for holder in holders:
         assert clock.at(0).decide(SLOTS, holder=holder).allowed
@@ -222,19 +222,22 @@ def test_a_release_while_the_clock_was_ahead_paces_no_job_by_the_hour(clock: Clo
 
 
 @every_limit
-def test_an_hour_behind_admits_one_more_capacity_at_most(clock: Clock, limit: Limit) -> None:
-    """Behind, the limit counts as used up; right again, it is as if an hour had passed: one capacity, then its rate."""
+def test_a_clock_an_hour_behind_admits_at_most_one_more_capacity(clock: Clock, limit: Limit) -> None:
+    """
+    While the clock is behind, the limit is used up. When the clock is right again, it is as if an hour had passed: one
+    capacity is admitted, and then the rate.
+    """
     clock.at(0).drain(limit)
     assert not clock.at(-HOUR).decide(limit, caller=Caller.WITHOUT_JOB).allowed
-    assert clock.at(1).passing(limit) <= limit.capacity
-    assert clock.passing(limit) == 0
+    assert clock.at(1).count_admitted(limit) <= limit.capacity
+    assert clock.count_admitted(limit) == 0
     assert first_newcomer(clock, limit, 1) <= longest(limit)
 
 
 @every_limit
 @each_kind
-def test_a_pause_outlives_an_hour_behind(clock: Clock, limit: Limit, emptied: bool) -> None:
-    """It begins anew while the clock is behind, and is over when the clock is right: never longer than was said."""
+def test_a_pause_continues_while_the_clock_is_behind(clock: Clock, limit: Limit, emptied: bool) -> None:
+    """A pause begins again while the clock is behind, and is over when the clock is right: it is never longer."""
     clock.at(0).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
     seen = clock.at(-HOUR).decide(limit, caller=Caller.WITHOUT_JOB)
     assert seen.reason is Reason.PAUSED
@@ -243,8 +246,8 @@ def test_a_pause_outlives_an_hour_behind(clock: Clock, limit: Limit, emptied: bo
     assert first_newcomer(clock, limit) <= 30 + longest(limit)
 
 
-def test_holders_take_their_slots_again_after_an_hour_behind(clock: Clock) -> None:
-    """Their leases were cut to what they could be; the holders renew, and no other job is let in besides."""
+def test_holders_keep_their_slots_after_the_clock_was_behind(clock: Clock) -> None:
+    """The leases were shortened while the clock was behind. The holders renew them, and no other job is admitted."""
     holders = [f"holder-{number}" for number in range(4)]
     for holder in holders:
         assert clock.at(0).decide(SLOTS, holder=holder).allowed

@@ -1,4 +1,4 @@
-"""A flood on real `dramatiq` workers, struck by one fault: nothing lost, the bound within the stated number."""
+"""A flood on real Dramatiq workers with one fault: no job is lost, and the bound is kept as far as the fault allows."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ pytestmark = pytest.mark.workers
         "SCRIPT FLUSH",
     ],
 )
-def test_one_fault_amid_a_flood(struck: Callable[[Case], Outcome], fault: str) -> None:
-    """Every job is done; duplicates and grants too many are no more than the fault allows; no password in a log."""
-    struck(Case(framework="dramatiq", fault=fault))
+def test_one_fault_during_a_flood(strike_case: Callable[[Case], Outcome], fault: str) -> None:
+    """Every job runs; duplicates and extra grants are at most those that the fault allows; no log has a password."""
+    strike_case(Case(framework="dramatiq", fault=fault))

@@ -1,6 +1,6 @@
 """
-More than 200 000 random values, by a seed, to everything that takes one from outside: only the documented errors, no
-hang, nothing left in memory, no number in exponent form, and no secret repeated.
+More than 200 000 random values, from seeds, for all functions that take values from outside: they raise only documented
+errors, do not hang, leave no data in memory, send no number in exponent form, and repeat no secret.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ FIVE = [
 
 
 class Sent(Listed):
-    """A Redis store that holds every argument of every command to what a server reads alike everywhere; no server."""
+    """
+    A Redis store without a server, which checks that every server reads each argument of a command in the same way.
+    """
 
     commands = 0
 
@@ -63,11 +65,11 @@ class Sent(Listed):
             if isinstance(each, int):
                 assert abs(each) < 2**53, "a number that a double does not hold was sent"
         Sent.commands += 1
-        raise ResponseError("WRONGTYPE Operation against a key")  # of one key: others are asked all the same
+        raise ResponseError("WRONGTYPE Operation against a key")  # an error of one key, so other keys are still called
 
 
 def fuzz(seed: int, values: int, take: Callable[[Values], object]) -> int:
-    """Let *take* draw a value and use it, so many times; how many were accepted."""
+    """Let *take* draw and use a value, *values* times. Return how many were accepted."""
     drawn, accepted = Values(seed), 0
     with hanging_fails() as within:
         for _ in range(values):
@@ -80,7 +82,7 @@ def fuzz(seed: int, values: int, take: Callable[[Values], object]) -> int:
     return accepted
 
 
-def a_limit(drawn: Values) -> Limit:
+def draw_limit(drawn: Values) -> Limit:
     rnd = drawn.rnd
     kind, own = rnd.choice(KINDS)
     likely = {"key": "{a}", "cost": 1, "scope": "queue", "tier": "{a}", "burst": 5, "queue": 3, "tz": "UTC"}
@@ -94,7 +96,7 @@ def a_limit(drawn: Values) -> Limit:
     return limit
 
 
-def a_url(drawn: Values) -> Any:
+def draw_url(drawn: Values) -> Any:
     rnd = drawn.rnd
     schemes = ["redis", "rediss", "unix", "valkey", "memory", "redis+cluster", "redis+sentinel", "redis+x", "http"]
     parts = [
@@ -109,7 +111,7 @@ def a_url(drawn: Values) -> Any:
     return "".join(rnd.choice(part) for part in parts) if rnd.random() < 0.9 else drawn.any()
 
 
-def a_job(drawn: Values) -> Any:
+def draw_job(drawn: Values) -> Any:
     rnd = drawn.rnd
     kind = rnd.random()
     if kind < 0.4:
@@ -121,15 +123,15 @@ def a_job(drawn: Values) -> Any:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_limits_take_what_is_right_and_refuse_the_rest(seed: int) -> None:
+def test_limits_accept_valid_values_and_reject_others(seed: int) -> None:
     """Each of 60 000 random definitions makes a limit whose numbers are in range, or raises ConfigurationError."""
 
     def take(drawn: Values) -> None:
-        limit = a_limit(drawn)
+        limit = draw_limit(drawn)
         for one in (limit,) if limit.tiers is None else limit.tiers.values():
             hash(one), repr(one)
             if one.varying_us is not None:
-                continue  # it has an amount for each rate
+                continue  # a limit with an amount for each rate
             assert type(one.amount) is int
             assert 1 <= one.amount < 10**12
             assert 1 <= one.period_us <= LONGEST_PERIOD_US
@@ -138,7 +140,7 @@ def test_limits_take_what_is_right_and_refuse_the_rest(seed: int) -> None:
     assert fuzz(seed, 30_000, take) > 1000
 
 
-def test_rates_take_what_is_right_and_refuse_the_rest() -> None:
+def test_rates_accept_valid_values_and_reject_others() -> None:
     """Each of 30 000 random rates gives whole numbers in range, or raises ConfigurationError."""
 
     def take(drawn: Values) -> None:
@@ -150,13 +152,13 @@ def test_rates_take_what_is_right_and_refuse_the_rest() -> None:
     assert fuzz(3, 30_000, take) > 5000
 
 
-def test_urls_are_read_or_refused_without_being_repeated() -> None:
-    """Each of 10 000 random URLs makes a store that is not connected yet, or an error that repeats no password."""
+def test_urls_are_accepted_or_rejected_without_their_password() -> None:
+    """Each of 10 000 random URLs creates a store that is not connected yet, or an error that has no password."""
     hooks = plugin_manager([])
 
     def take(drawn: Values) -> None:
         try:
-            store_from(a_url(drawn), hooks).close()
+            store_from(draw_url(drawn), hooks).close()
         except DOCUMENTED as error:
             assert "tr0ub" not in f"{error}{error.__cause__}"  # noqa: PT017  the fuzz accepts either
             raise
@@ -165,18 +167,18 @@ def test_urls_are_read_or_refused_without_being_repeated() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_limiters_take_what_is_right_and_refuse_the_rest() -> None:
+def test_limiters_accept_valid_arguments_and_reject_others() -> None:
     """Each of 1 000 random argument lists makes a limiter that closes, or raises a documented error."""
 
     def take(drawn: Values) -> None:
         options = {"plugins": drawn.any()} if drawn.rnd.random() < 0.5 else {}
-        Limiter(a_url(drawn) if drawn.rnd.random() < 0.5 else drawn.any(), **options).close()
+        Limiter(draw_url(drawn) if drawn.rnd.random() < 0.5 else drawn.any(), **options).close()
 
     fuzz(5, 1_000, take)
 
 
 @pytest.mark.parametrize("seed", [6, 7])
-def test_verbs_answer_or_refuse(seed: int) -> None:
+def test_methods_return_or_raise_documented_errors(seed: int) -> None:
     """Each of 20 000 random acquires, peeks, resets and settles returns, or raises ConfigurationError."""
     limiter = Limiter()
     keys = [None, None, "{a}", "{a.b}", "{a[0]}", "{a!r:>10}"]
@@ -190,15 +192,15 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
             key=rnd.choice([*keys, lambda job: drawn.any()]),
             cost=rnd.choice([1, 2, lambda job: drawn.any()]),
             scope=rnd.choice(["global", "queue", "job", "process"]),
-            _sent=(None, None),  # type: ignore[call-arg]  # it is made anew each time, under one name
+            _sent=(None, None),  # type: ignore[call-arg]  # it is created each time, under one name
         )
         limits = [limit] if rnd.random() < 0.9 else [limit, drawn.any()]
         options = {name: drawn.any() for name in ("key", "cost") if rnd.random() < 0.2}
         verb = rnd.choice(["acquire", "acquire", "peek", "reset"])
         if verb == "reset":
             options.pop("cost", None)
-        ask: Any = getattr(limiter, verb)
-        decision = ask(*limits, job=a_job(drawn), **options)
+        method: Any = getattr(limiter, verb)
+        decision = method(*limits, job=draw_job(drawn), **options)
         if decision is None:
             return
         assert 0 <= decision.remaining <= limit.capacity
@@ -210,7 +212,7 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
     assert fuzz(seed, 10_000, take) > 500
 
 
-def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
+def test_only_text_and_whole_numbers_are_sent() -> None:
     """In 20 000 random requests, with jobs, max_wait and the largest costs, no number on the wire is a float."""
     limiter = Limiter(Sent("redis://nobody"))
     sent = Sent.commands
@@ -234,8 +236,8 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
     assert Sent.commands - sent > 5000
 
 
-def test_limits_in_messages_are_read_or_refused() -> None:
-    """Each of 30 000 random limits by value is read as a limit, or raises ConfigurationError."""
+def test_limits_in_messages_are_loaded_or_rejected() -> None:
+    """Each of 30 000 random limits by value is loaded as a limit, or raises ConfigurationError."""
 
     def take(drawn: Values) -> None:
         data = drawn.rnd.choice(FIVE)
@@ -246,8 +248,8 @@ def test_limits_in_messages_are_read_or_refused() -> None:
     assert fuzz(10, 30_000, take) > 3000
 
 
-def test_receipts_are_read_or_refused() -> None:
-    """Each of 20 000 random receipts is read as a decision that touches only its own limits' names, or is refused."""
+def test_receipts_are_loaded_or_rejected() -> None:
+    """Each of 20 000 random receipts is loaded as a decision that has only keys of its limits, or is rejected."""
     with_two = receipt(Limiter().acquire(TokenBucket("x", "10/s", burst=5), SlidingLog("y", "10/s")))
 
     def take(drawn: Values) -> None:
@@ -261,7 +263,7 @@ def test_receipts_are_read_or_refused() -> None:
 
 @pytest.fixture
 def blocks() -> Callable[[], int]:
-    """How many blocks of memory Python holds, after a collection."""
+    """A function that returns how many blocks of memory Python has allocated, after a collection."""
 
     def count() -> int:
         gc.collect()
@@ -270,8 +272,8 @@ def blocks() -> Callable[[], int]:
     return count
 
 
-def test_what_messages_carry_leaves_nothing_in_memory(blocks: Callable[[], int]) -> None:
-    """A limiter that has decided on 20 000 limits by value, each of its own name, holds no more memory."""
+def test_limits_in_messages_leave_nothing_in_memory(blocks: Callable[[], int]) -> None:
+    """A limiter that has decided on 20 000 limits by value, each with another name, uses no more memory."""
     limiter = Limiter(Sent("redis://nobody"))
 
     def take(drawn: Values) -> None:

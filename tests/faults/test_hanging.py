@@ -1,4 +1,4 @@
-"""A store that takes connections and answers none: workers stop all the same, and lose nothing."""
+"""A store that accepts connections and does not reply: workers still stop, and lose no job."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ pytestmark = pytest.mark.workers
 
 @pytest.mark.parametrize(("framework", "broker"), [("taskiq", "redis"), ("taskiq", "rabbitmq"), ("huey", "redis")])
 def test_a_worker_stops_while_the_store_hangs(framework: Framework, broker: Kind) -> None:
-    """A worker that is told to stop ends by itself, and the next one runs every job that has not run, once."""
+    """A worker that gets SIGTERM stops, and the next one runs every job that has not run, once."""
     case = Case(framework=framework, fault="store SIGSTOP 5 s", broker=broker)
     flood = case.flood()
-    with scene(case.what, broker) as there, flood.flooding(flood, there.servers) as flooding:
+    with scene(case.what, broker) as running_scene, flood.flooding(flood, running_scene.servers) as flooding:
         for index in range(case.jobs):
             flooding.send("job", str(index))
         flooding.start()
-        wait_until(lambda: len(flooding.starts()) >= 20, description="some have run")
-        there.store.hang()
-        wait_until(lambda: "It is called once a second" in flooding.log(), description="the workers have noticed")
+        wait_until(lambda: len(flooding.starts()) >= 20, description="some jobs have run")
+        running_scene.store.hang()
+        wait_until(
+            lambda: "It is called once a second" in flooding.log(), description="the workers have logged the outage"
+        )
         flooding.stop_workers(signal.SIGTERM)
-        there.store.go_on()
+        running_scene.store.go_on()
         flooding.start()
-        # What a stream had given to the first worker, and it had not read yet, comes after five seconds' idling.
+        # Messages that a stream delivered to the first worker, and that it had not read, are redelivered after 5 s.
         wait_until(
             lambda: flooding.left() == 0 and flooding.record.scard("ended") == case.jobs,
-            description="all have run, and nothing is left",
+            description="all jobs have run, and no message is left",
             every=0.5,
         )
-        told = flooding.stop()
-    assert starts_of(told) == {str(index): 1 for index in range(case.jobs)}, "\n".join(
-        line for line in told.log.splitlines() if "Executing task" not in line
+        result = flooding.stop()
+    assert starts_of(result) == {str(index): 1 for index in range(case.jobs)}, "\n".join(
+        line for line in result.log.splitlines() if "Executing task" not in line
     )

@@ -1,4 +1,6 @@
-"""The judge of histories: the worst that a bound allows passes, one unit or one microsecond more does not."""
+"""
+The check of histories accepts a history that reaches its bound exactly, and rejects one unit or one microsecond more.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,19 @@ START_US = 20_000 * DAY_US
 P = 1_000_000
 
 
-def bucket_at_its_worst(amount: int, burst: int) -> list[Grant]:
-    """The burst at once, and then a unit whenever there is one."""
+def full_bucket(amount: int, burst: int) -> list[Grant]:
+    """Return a history with the burst at once, and then each unit as soon as it is free."""
     return [(START_US, burst), *((START_US + -(-n * P // amount), 1) for n in range(1, 300))]
 
 
 def fading(amount: int) -> list[Grant]:
-    """A whole amount at once, and each unit of the next as soon as one has faded."""
+    """Return a history with a whole amount at once, and then a unit whenever one has faded."""
     return [(START_US, amount), *((START_US + -(-n * P // amount), 1) for n in range(1, amount + 1))]
 
 
 EXTREMES: dict[str, tuple[Rule, list[Grant]]] = {
-    "token": (bucket(8, P, 20), bucket_at_its_worst(8, 20)),
-    "leaky": (bucket(8, P, 1), bucket_at_its_worst(8, 1)),
+    "token": (bucket(8, P, 20), full_bucket(8, 20)),
+    "leaky": (bucket(8, P, 1), full_bucket(8, 1)),
     "fixed": (fixed_window(7, P), [(START_US - 1, 7), (START_US, 3), (START_US, 4), (START_US + P, 7)]),
     "sliding": (sliding_window(8, P), fading(8)),
     "log": (sliding_log(7, P), [(START_US + n * P, 7) for n in range(5)]),
@@ -34,16 +36,16 @@ extremes = pytest.mark.parametrize("name", EXTREMES)
 
 
 @extremes
-def test_the_worst_that_is_allowed_passes(name: str) -> None:
-    """A history that reaches its bound exactly, in any order of its lines, is within it."""
+def test_a_history_at_its_bound_is_accepted(name: str) -> None:
+    """A history that reaches its bound exactly is accepted, in any order of its lines."""
     rule, grants = EXTREMES[name]
     assert check(rule, grants) is None
     assert check(rule, random.Random(1).sample(grants, len(grants))) is None
 
 
 @extremes
-def test_one_unit_more_anywhere_is_found(name: str) -> None:
-    """The judge finds one unit more in that history, at any instant at which the bound is reached."""
+def test_one_extra_unit_is_found(name: str) -> None:
+    """The check finds one extra unit in that history, at each time when the bound is reached."""
     rule, grants = EXTREMES[name]
     for at_us in {grants[0][0], grants[-1][0], grants[len(grants) // 2][0]}:
         broken = check(rule, [*grants, (at_us, 1)])
@@ -52,8 +54,8 @@ def test_one_unit_more_anywhere_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "earlier"), [("token", 150), ("leaky", 150), ("fixed", 1), ("log", -1)])
-def test_one_microsecond_too_early_is_found(name: str, earlier: int) -> None:
-    """The judge finds one grant a microsecond early. (A sliding window's bound leaves nearly a unit.)"""
+def test_a_grant_one_microsecond_early_is_found(name: str, earlier: int) -> None:
+    """The check finds a grant that is one microsecond early. (A sliding window's bound allows almost another unit.)"""
     rule, grants = EXTREMES[name]
     at_us, units = grants[earlier]
     moved = [*grants]
@@ -62,8 +64,8 @@ def test_one_microsecond_too_early_is_found(name: str, earlier: int) -> None:
 
 
 @extremes
-def test_a_broken_stretch_amid_a_long_history_is_found(name: str) -> None:
-    """The judge finds one grant too many amid a thousand quiet days, and names its instant."""
+def test_an_extra_grant_in_a_long_history_is_found(name: str) -> None:
+    """The check finds one extra grant in a thousand quiet days, and reports its time."""
     rule, grants = EXTREMES[name]
     quiet = [(START_US + day * DAY_US, 1) for day in range(1, 1000)]
     at_us = START_US + 500 * DAY_US
@@ -74,8 +76,8 @@ def test_a_broken_stretch_amid_a_long_history_is_found(name: str) -> None:
     assert abs(broken.at_us - at_us) <= DAY_US // 2
 
 
-def test_the_judge_agrees_with_counting_every_window() -> None:
-    """On random histories the judge agrees with a count of every window from each grant to each later one."""
+def test_the_check_agrees_with_a_count_of_every_window() -> None:
+    """On random histories, the check agrees with a count of the window between each pair of grants."""
     rnd = random.Random(7)
     verdicts = set[bool]()
     for _ in range(400):

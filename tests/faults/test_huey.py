@@ -1,4 +1,4 @@
-"""A flood on real workers of huey, struck by a fault of the store: nothing lost, the bound held."""
+"""A flood on real workers of huey with a fault of the store: no job is lost, and the bound is kept."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ pytestmark = pytest.mark.workers
 
 
 @pytest.mark.parametrize("fault", ["store SIGKILL, empty", "store SIGSTOP 5 s", "connections cut"])
-def test_one_fault_amid_a_flood(struck: Callable[[Case], Outcome], fault: str) -> None:
-    """Every job runs once: a store that fails costs a delay, and neither a job nor a retry."""
-    struck(Case(framework="huey", fault=fault))
+def test_one_fault_during_a_flood(strike_case: Callable[[Case], Outcome], fault: str) -> None:
+    """Every job runs once: a store that fails causes a delay, but no lost job and no retry."""
+    strike_case(Case(framework="huey", fault=fault))

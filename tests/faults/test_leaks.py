@@ -1,4 +1,6 @@
-"""What must never be told: the store's password, and what jobs are called with. Whatever fails, at every log level."""
+"""
+Secrets that no error, event or log line may have, at any log level: the store's password, and the arguments of jobs.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ LIMITS = (
 
 
 @contextlib.contextmanager
-def _nobody() -> Iterator[int]:
+def _no_server() -> Iterator[int]:
     yield free_port()
 
 
 @contextlib.contextmanager
-def _another_password() -> Iterator[int]:
+def _other_password() -> Iterator[int]:
     with contextlib.closing(RedisProcess(password="something else")) as server:
         server.start()
         yield server.port
@@ -49,7 +51,7 @@ def _no_password() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _hung() -> Iterator[int]:
+def _hung_server() -> Iterator[int]:
     with contextlib.closing(RedisProcess(password=PASSWORD)) as server:
         server.start()
         server.hang()
@@ -57,7 +59,7 @@ def _hung() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _cut_all_the_time() -> Iterator[int]:
+def _cut_connections() -> Iterator[int]:
     with contextlib.closing(RedisProcess(password=PASSWORD)) as server, Proxy(server.port) as proxy:
         server.start()
         over = threading.Event()
@@ -76,15 +78,15 @@ def _cut_all_the_time() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _full() -> Iterator[int]:
+def _full_server() -> Iterator[int]:
     with contextlib.closing(RedisProcess("--maxmemory", "1", password=PASSWORD)) as server:
         server.start()
         yield server.port
 
 
 @contextlib.contextmanager
-def _babbling() -> Iterator[int]:
-    """It answers everything with what it was asked."""
+def _echo_server() -> Iterator[int]:
+    """A server that replies to each command with an error that repeats the command."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -99,48 +101,48 @@ def _babbling() -> Iterator[int]:
 
 
 SERVERS: dict[str, Callable[[], Any]] = {
-    "nobody there": _nobody,
-    "another password": _another_password,
+    "no server": _no_server,
+    "another password": _other_password,
     "no password": _no_password,
-    "hung": _hung,
-    "cut": _cut_all_the_time,
-    "full": _full,
-    "babbling": _babbling,
+    "hung": _hung_server,
+    "cut": _cut_connections,
+    "full": _full_server,
+    "echoes commands": _echo_server,
 }
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_no_password_and_no_argument_is_told(server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Every verb meets a store that fails: no event or log line holds the password or a job's argument."""
+def test_no_password_and_no_argument_is_shown(server: str, caplog: pytest.LogCaptureFixture) -> None:
+    """For every method, with a store that fails, no text or log line has the password or a job's argument."""
     caplog.set_level(logging.DEBUG)
-    told: list[str] = []
+    texts: list[str] = []
     with SERVERS[server]() as port:
         limiter = Limiter(f"redis://{USER}:{PASSWORD}@127.0.0.1:{port}/0")
         for _ in range(5):
             decision = limiter.acquire(*LIMITS, job=JOB)
-            told += [json.dumps(decision.headers()), decision.reason]
+            texts += [json.dumps(decision.headers()), decision.reason]
             assert PASSWORD not in repr(decision)
         for verb in (limiter.peek, limiter.reset):
             try:
                 verb(*LIMITS, job=JOB)
             except StoreUnavailable as error:
-                told.append(str(error))
+                texts.append(str(error))
         granted = Limiter().acquire(*LIMITS, job=JOB)
         begin(limiter, granted)
         current().settle(0)
         end()
         limiter.close()
-    told += _logged(caplog)
-    assert told
-    for text in told:
+    texts += _logged(caplog)
+    assert texts
+    for text in texts:
         assert PASSWORD not in text
         assert USER not in text
         assert "redis://" not in text
         assert ARGUMENT not in text
 
 
-def test_outage_names_the_server_and_nothing_more_of_its_url(caplog: pytest.LogCaptureFixture) -> None:
-    """Its two log lines have host, port and database. An error's text has none of them; its attribute has."""
+def test_an_outage_names_the_server_and_no_other_part_of_its_url(caplog: pytest.LogCaptureFixture) -> None:
+    """Its two log lines have the host, port and database. The error has them in an attribute, and not in its text."""
     caplog.set_level(logging.INFO, "throttlekit")
     limit = TokenBucket("api", "1000/s", burst=1000)
     with contextlib.closing(RedisProcess()) as server:
@@ -150,7 +152,7 @@ def test_outage_names_the_server_and_nothing_more_of_its_url(caplog: pytest.LogC
                 limiter.peek(limit)
             server.start()
             server.client.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", "~*", "+@all")
-            wait_until(lambda: limiter.acquire(limit).reason == "allowed", description="the store is back")
+            wait_until(lambda: limiter.acquire(limit).reason == "allowed", description="the store is available again")
     at = f"127.0.0.1:{server.port}/3"
     begin, back = [text for text in _logged(caplog) if f"(server {at})" in text]
     assert f"(server {at}). It is called" in begin
@@ -160,8 +162,8 @@ def test_outage_names_the_server_and_nothing_more_of_its_url(caplog: pytest.LogC
     assert not [text for text in (begin, back) if USER in text or PASSWORD in text or "redis://" in text]
 
 
-def test_traceback_of_an_outage_holds_no_user_and_no_password() -> None:
-    """The client's own error is the cause, and may name the server's host and port (docs/trust.md), nothing else."""
+def test_the_traceback_of_an_outage_has_no_user_and_no_password() -> None:
+    """The client's error is the cause, and may have only the server's host and port (docs/trust.md)."""
     limiter = Limiter(f"redis://{USER}:{PASSWORD}@127.0.0.1:{free_port()}/0")
     with contextlib.closing(limiter), pytest.raises(StoreUnavailable) as caught:
         limiter.peek(*LIMITS, job=JOB)
@@ -185,8 +187,8 @@ def test_traceback_of_an_outage_holds_no_user_and_no_password() -> None:
         f"{PASSWORD}",
     ],
 )
-def test_a_url_that_is_refused_is_not_repeated(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The error, all that stands behind it, and the log hold no part of the URL that could be a password."""
+def test_a_rejected_url_is_not_repeated(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The error, its causes and the log have no part of the URL that could be a password."""
     caplog.set_level(logging.DEBUG)
     try:
         Limiter(url).close()
@@ -226,7 +228,7 @@ def _wrong(job: Job) -> Any:
     ],
 )
 def test_an_error_about_a_job_repeats_no_argument(options: dict[str, Any]) -> None:
-    """An error about a key, cost or tier names the argument, and does not show its value."""
+    """An error about a key, cost or tier has the name of the argument, and not its value."""
     limit = TokenBucket("api", options.get("rate", "1/s"), **{k: v for k, v in options.items() if k != "rate"})
     with pytest.raises(ConfigurationError) as caught:
         Limiter().acquire(limit, job=JOB)
@@ -234,5 +236,5 @@ def test_an_error_about_a_job_repeats_no_argument(options: dict[str, Any]) -> No
 
 
 def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Every record, as a handler that writes out tracebacks would show it."""
+    """Return every log record as text, with its traceback."""
     return [logging.Formatter().format(record) for record in caplog.records]

@@ -1,4 +1,4 @@
-"""Random operations of eight processes on a server that is disturbed: every bound holds."""
+"""Random operations of eight processes on a disturbed server: every bound is kept."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ pytestmark = pytest.mark.workers
 
 def test_every_grant_is_within_every_bound(capsys: pytest.CaptureFixture[str]) -> None:
     """
-    Eight processes make 10 000 acquires, peeks, releases and settles of all algorithms, on one to three limits at
-    once, while the server's scripts are flushed, its connections killed and itself hung; every grant is in bounds.
-    `tests/benchmarks/operations.py` does a million.
+    Eight processes make 10 000 acquires, peeks, releases and settles of all algorithms, on one to three limits at once.
+    Meanwhile the server's scripts are flushed, its connections are killed, and it hangs; every grant is within its
+    bound. `tests/benchmarks/operations.py` makes a million operations.
     """
     found = operate(10_000, processes=8, seed=1)
     with capsys.disabled():

@@ -1,4 +1,4 @@
-"""An operator purges a queue whose jobs wait for a limit: what is counted stays, and the limit goes on."""
+"""An operator purges a queue whose jobs wait for a limit: the counts stay, and the limit is used again."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 HOUR = 3_600.0
-_COMES_BACK_WITHIN = 600.0  # an adapter brings a job back then, however far off it is due
+_LONGEST_DELAY_S = 600.0  # an adapter redelivers a job at the latest after this time
 
 
 class Newcomers:
-    """Jobs that come to a limit at a steady pace, and come back when they are due. By a clock that the test moves."""
+    """Jobs that request at a steady pace, and again after their delays, on a clock that the test advances."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit, self.clock = limit, FakeClock()
         self.limiter = Limiter(MemoryStore(clock_us=self.clock))
         self.ran: list[float] = []
 
-    def purged(self, waiting: int) -> None:
-        """The whole limit is used, so many jobs join the waitlist, and none of them comes back."""
+    def add_purged_jobs(self, waiting: int) -> None:
+        """Use the whole limit, and add *waiting* jobs to the waitlist that never request again."""
         assert self.limiter.acquire(self.limit, cost=self.limit.capacity).allowed
         for number in range(waiting):
             assert not self.limiter.acquire(self.limit, job=Job(id=f"purged-{number}")).allowed
 
-    def come(self, every: float, until: float) -> None:
-        """`ran` gets the seconds from the purge at which a job ran."""
+    def run(self, every: float, until: float) -> None:
+        """Send a job every *every* seconds. `ran` gets the time of each job that runs, in seconds after the purge."""
         numbers = itertools.count()
         jobs: list[tuple[float, int]] = []
         for number in range(1, int(until / every)):
@@ -48,7 +48,7 @@ class Newcomers:
             if decision.allowed:
                 self.ran.append(now)
             else:
-                heapq.heappush(jobs, (now + min(decision.delay, _COMES_BACK_WITHIN) + 0.001, number))
+                heapq.heappush(jobs, (now + min(decision.delay, _LONGEST_DELAY_S) + 0.001, number))
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ class Newcomers:
     ids=lambda value: value.name if isinstance(value, Limit) else "",
 )
 def test_after_a_purge_the_limit_is_used_again(limit: Limit, every: float, first: float, until: float) -> None:
-    """A job passes about when the rate alone would let it, and from then on the limit is used."""
+    """A job is admitted about when the rate alone would admit it, and then the limit is used."""
     newcomers = Newcomers(limit)
-    newcomers.purged(2 * limit.capacity)
-    newcomers.come(every, until)
+    newcomers.add_purged_jobs(2 * limit.capacity)
+    newcomers.run(every, until)
     assert newcomers.ran
     assert newcomers.ran[0] <= first
     could = (until - newcomers.ran[0]) * min(1 / every, limit.amount * 1_000_000 / limit.period_us)
@@ -81,13 +81,16 @@ def test_after_a_purge_the_limit_is_used_again(limit: Limit, every: float, first
         ("10/s", 5_000, 4),
     ],
 )
-def test_new_job_behind_purged_ones_waits_for_an_interval_and_some_seconds(rate: str, purged: int, more: int) -> None:
+def test_a_new_job_behind_purged_ones_waits_for_an_interval_and_a_few_seconds(
+    rate: str, purged: int, more: int
+) -> None:
     """
-    It asks each half second. Once 16 of the purged jobs were woken and did not come, nobody waits for the others.
+    The new job requests every half second. When 16 purged jobs were woken and made no request, no job waits for the
+    others.
     """
     limit = TokenBucket("purged", rate, burst=1)
     newcomers = Newcomers(limit)
-    newcomers.purged(purged)
+    newcomers.add_purged_jobs(purged)
     interval = limit.period_us / 1_000_000 / limit.amount
     now = 0.0
     while not newcomers.limiter.acquire(limit, job=Job(id="new")).allowed:
@@ -99,18 +102,18 @@ def test_new_job_behind_purged_ones_waits_for_an_interval_and_some_seconds(rate:
 
 @pytest.mark.parametrize(("rate", "purged"), [("100/s", 100), ("10/s", 1000), ("10/h", 100)])
 def test_new_jobs_that_keep_arriving_wait_for_some_units(rate: str, purged: int) -> None:
-    """Two come for each unit, of a burst of 1: the first to run waits for 3.5 units, however many were purged."""
+    """With two new jobs for each unit and a burst of 1, the first one waits for 3.5 units, however many were purged."""
     limit = TokenBucket("purged", rate, burst=1)
     interval = limit.period_us / 1_000_000 / limit.amount
     newcomers = Newcomers(limit)
-    newcomers.purged(purged)
-    newcomers.come(interval / 2, 10 * interval + 10)
+    newcomers.add_purged_jobs(purged)
+    newcomers.run(interval / 2, 10 * interval + 10)
     assert newcomers.ran[0] <= 3.6 * interval + 1.5
 
 
 @pytest.mark.parametrize(("slots", "purged", "within"), [(1, 1, 3), (1, 15, 9), (1, 300, 19), (4, 300, 8)])
 def test_a_slot_waits_for_purged_jobs_for_some_seconds(slots: int, purged: int, within: float) -> None:
-    """For one that holds a slot and never comes a second; once 16 did not come, nobody waits for the others."""
+    """A slot is kept for each of 16 purged jobs for about a second, and then no job waits for the others."""
     limit, late = Concurrency("slots", slots), Delivery(lateness=2.1)
     clock = FakeClock()
     limiter = Limiter(MemoryStore(clock_us=clock))
@@ -126,25 +129,25 @@ def test_a_slot_waits_for_purged_jobs_for_some_seconds(slots: int, purged: int, 
             limiter.release(granted)
         clock.advance(0.05)
     assert began[0] <= within
-    assert sum(at >= within for at in began) >= within / 0.05 - 2, "from then on each job begins at once"
+    assert sum(at >= within for at in began) >= within / 0.05 - 2, "after that time each job begins at once"
 
 
 @pytest.mark.parametrize("limit", [TokenBucket("day", "1000/d", burst=1000), TokenBucket("hour", "100/h", burst=100)])
-def test_cleared_line_lets_the_limit_be_used_at_its_rate(limit: Limit) -> None:
-    """What was counted stays, so no burst follows: as many jobs run as the rate gives, and not one more."""
+def test_after_a_cleared_waitlist_the_limit_is_used_at_its_rate(limit: Limit) -> None:
+    """The counts stay, so no burst follows: as many jobs run as the rate admits, and no more."""
     newcomers = Newcomers(limit)
-    newcomers.purged(5 * limit.capacity)
+    newcomers.add_purged_jobs(5 * limit.capacity)
     newcomers.limiter.clear_line(limit)
     until = limit.period_us / 1_000_000 / 4
-    newcomers.come(until / 1000, until)
+    newcomers.run(until / 1000, until)
     interval = limit.period_us / 1_000_000 / limit.amount
     assert interval <= newcomers.ran[0] <= 2 * interval
     assert 0.9 * limit.amount / 4 <= len(newcomers.ran) <= limit.amount / 4
 
 
 @pytest.mark.parametrize("verb", ["limiter", "control"])
-def test_line_is_cleared_on_a_server(redis_url: str, verb: str) -> None:
-    """A newcomer who would have stood behind five minutes of jobs passes with the next unit."""
+def test_a_waitlist_is_cleared_on_a_server(redis_url: str, verb: str) -> None:
+    """A newcomer that would have waited for five minutes is admitted with the next unit."""
     limit = TokenBucket("partner", "2/s", burst=2)
     with contextlib.closing(Limiter(patient(redis_url))) as limiter, Control(limiter) as control:
         for number in range(600):
@@ -156,5 +159,5 @@ def test_line_is_cleared_on_a_server(redis_url: str, verb: str) -> None:
         else:
             limiter.clear_line(limit)
         assert limiter.peek(limit).retry_after <= 0.5
-        wait_until(lambda: limiter.peek(limit).allowed, description="the next unit is there")
+        wait_until(lambda: limiter.peek(limit).allowed, description="the next unit is free")
         assert limiter.acquire(limit, job=Job(id="newcomer")).allowed

@@ -1,7 +1,8 @@
 """
-A flood on real `ThrottledWorker`s of RQ, struck by one fault: nothing lost, the bound within the stated number.
+A flood on real `ThrottledWorker`s of RQ with one fault: no job is lost, and the bound is kept as far as the fault
+allows.
 
-What else may happen to the store: `test_dramatiq.py`, for all frameworks ask it through the same limiter.
+`test_dramatiq.py` has more faults of the store, because all frameworks use it through the same limiter.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ pytestmark = pytest.mark.workers
         "connections cut",
     ],
 )
-def test_one_fault_amid_a_flood(struck: Callable[[Case], Outcome], fault: str) -> None:
+def test_one_fault_during_a_flood(strike_case: Callable[[Case], Outcome], fault: str) -> None:
     """
-    Every job is done, except those that RQ itself visibly fails with their worker; none runs twice.
+    Every job runs, except jobs that RQ itself marks as failed when their worker dies; none runs twice.
 
-    RQ forks for each job, so there are half as many at half the rate.
+    RQ forks for each job, so there are half as many jobs, at half the rate.
     """
-    struck(Case(framework="rq", fault=fault, jobs=60, rate=30))
+    strike_case(Case(framework="rq", fault=fault, jobs=60, rate=30))

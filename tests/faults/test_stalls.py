@@ -1,4 +1,4 @@
-"""A server that stands still: slots, releases and units that met the stall."""
+"""A server that stalls: the slots, releases and units of the requests during the stall."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def server() -> Iterator[RedisProcess]:
 @pytest.mark.parametrize("seconds", STALLS)
 @pytest.mark.parametrize("lease", [30, 600])
 def test_a_stall_leaves_no_slot_that_no_process_holds(server: RedisProcess, seconds: float, lease: int) -> None:
-    """Ten processes ask while the server stands still, which grants them eight slots later: all are given back."""
+    """Ten processes request while the server stalls, which later grants eight slots: all slots are released."""
     granted, took = lost_slots(server, seconds, Concurrency("reports-db", 8, lease=lease))
     print(f"stall {seconds} s, lease {lease} s: {granted} granted, all others free after {took:.2f} s")
     assert took < 10
 
 
 @pytest.mark.parametrize("seconds", STALLS)
-def test_a_release_that_meets_a_stall_is_made_up_for(server: RedisProcess, seconds: float) -> None:
-    """The slot is free soon after the server goes on, and not when its lease of ten minutes ends."""
+def test_a_release_during_a_stall_is_repeated(server: RedisProcess, seconds: float) -> None:
+    """The slot is free soon after the stall, and not only when its lease of ten minutes ends."""
     took = lost_release(server, seconds)
     print(f"stall {seconds} s: free after {took:.2f} s")
     assert took < 10
@@ -44,10 +44,10 @@ def test_a_release_that_meets_a_stall_is_made_up_for(server: RedisProcess, secon
 
 @pytest.mark.parametrize("seconds", STALLS)
 @pytest.mark.parametrize("limit", [TokenBucket("bucket", "100/h", burst=100), SlidingLog("log", "100/h")])
-def test_a_stall_costs_a_rate_one_unit_for_each_request_that_met_it(
+def test_a_stall_costs_a_rate_at_most_one_unit_for_each_request(
     server: RedisProcess, seconds: float, limit: Limit
 ) -> None:
-    """At most one for each connection that waited, and never a grant without a charge."""
+    """At most one unit is lost for each waiting connection, and no grant is without a charge."""
     granted, lost = lost_units(server, seconds, limit)
     print(f"stall {seconds} s, {limit.name}: {granted} granted, {lost} charged and lost")
     assert 0 <= lost <= PROCESSES - granted
@@ -55,14 +55,14 @@ def test_a_stall_costs_a_rate_one_unit_for_each_request_that_met_it(
 
 @pytest.mark.parametrize("seconds", STALLS)
 def test_a_stall_costs_a_process_no_more_than_one_prefetch(server: RedisProcess, seconds: float) -> None:
-    """Units that were taken ahead by a request without an answer are lost, at most `prefetch` for each process."""
+    """Units that a request without a reply prefetched are lost, at most `prefetch` for each process."""
     charged = lost_prefetch(server, seconds)
     print(f"stall {seconds} s: {charged} units charged and lost")
     assert charged <= 10 * PROCESSES + 2
 
 
 def _on_node(number: int) -> Concurrency:
-    """Slots whose name lies on node *number* of three."""
+    """Return slots whose key is on node *number* of three."""
     for each in itertools.count():
         slots = Concurrency(f"slots-{each}", 2, lease=600)
         found = key_slot(bucket_name(slots.name, "", slots.fingerprint).encode())
@@ -73,7 +73,7 @@ def _on_node(number: int) -> Concurrency:
 
 @pytest.mark.parametrize("stalls", [0, 1])
 def test_a_node_that_stalls_leaves_no_slot(stalls: int) -> None:
-    """A job's slots lie on two nodes of a cluster, one of which stands still: both are free soon after it goes on."""
+    """If one of two nodes with slots of a job stalls, the slots of both are free soon after the stall."""
     with redis_cluster() as cluster, Limiter(cluster.url) as limiter:
         both = _on_node(0), _on_node(1)
         limiter.cancel(limiter.acquire(*both))
@@ -85,4 +85,4 @@ def test_a_node_that_stalls_leaves_no_slot(stalls: int) -> None:
             cluster.processes[stalls].send_signal(signal.SIGCONT)
         with Limiter(f"{cluster.url}?socket_timeout=5") as judge:
             for slots in both:
-                wait_until(lambda slots=slots: free(judge, slots) == 2, description="it is given back", timeout=10)  # type: ignore[misc]
+                wait_until(lambda slots=slots: free(judge, slots) == 2, description="slots released", timeout=10)  # type: ignore[misc]

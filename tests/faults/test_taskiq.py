@@ -1,4 +1,4 @@
-"""A flood on real workers of taskiq, struck by a fault of the store: nothing lost, the bound held."""
+"""A flood on real workers of taskiq with a fault of the store: no task is lost, and the bound is kept."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ pytestmark = pytest.mark.workers
 
 
 @pytest.mark.parametrize("fault", ["store SIGKILL, empty", "store SIGSTOP 5 s", "connections cut"])
-def test_one_fault_amid_a_flood(struck: Callable[[Case], Outcome], fault: str) -> None:
-    """Every task runs once: a store that fails costs a delay, and neither a task nor a retry."""
-    struck(Case(framework="taskiq", fault=fault))
+def test_one_fault_during_a_flood(strike_case: Callable[[Case], Outcome], fault: str) -> None:
+    """Every task runs once: a store that fails causes a delay, but no lost task and no retry."""
+    strike_case(Case(framework="taskiq", fault=fault))

@@ -1,4 +1,4 @@
-"""A client of the test's own server, and two stores that are compared."""
+"""A client of the test's Redis server, and a pair of stores that are compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def both(redis_url: str, client: Any) -> Iterator[BothStores]:
-    """A memory store and a Redis store that are compared after each question."""
+    """A memory store and a Redis store that are compared after each call."""
     stores = BothStores(redis_url, client)
     yield stores
     stores.close()

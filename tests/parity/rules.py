@@ -1,4 +1,4 @@
-"""Limits at random: periods of a microsecond to a year, zones whose clocks change, and changed definitions."""
+"""Random limits: periods from a microsecond to a year, time zones whose clocks change, and changed definitions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _BUCKETS = {
         (1, _HOUR_US, 4),
         (5, 10 * _DAY_US, 5),
         (90_001, _DAY_US, 90_001),
-        (1, 300 * _DAY_US, 1),  # its largest debt is ten years, and not so many times its burst
+        (1, 300 * _DAY_US, 1),  # its largest debt is limited by ten years, and not by a multiple of its burst
     ],
 }
 _FIXED = {
@@ -62,7 +62,7 @@ _SLIDING = {
     "slow": [(3, _HOUR_US), (3, 100_000_000_003), (_MOST, _DAY_US), (_MOST, 366 * _DAY_US), (10**6, 7 * _DAY_US)],
 }
 _LOGGED = {
-    # Logs of more than 256 units are kept in another way, and written 1 000 at a time.
+    # Logs of more than 256 units have another format, and are written in pieces of 1 000.
     "fast": [(9, 10_000), (3, 7), (1, 1), (40, 1_000), (300, 1_000), (2_501, 10_000)],
     "ordinary": [(10, 10**6), (1, 10**6), (7, 10**7), (25, 60 * 10**6), (256, 10**6), (257, 10**6)],
     "slow": [(3, _HOUR_US), (4, 366 * _DAY_US), (2, 100_000_000_003), (258, _DAY_US)],
@@ -73,7 +73,7 @@ _RATES: dict[str, dict[str, list[Any]]] = {
     "fixed-window": _FIXED,
     "sliding-window": _SLIDING,
     "sliding-log": _LOGGED,
-    # The lease, in seconds, in the place of the period.
+    # The lease in seconds, instead of the period.
     "concurrency": {
         "fast": [(1, 1.0), (3, 1.0), (50, 2.5)],
         "ordinary": [(1, 30.0), (2, 30.0), (4, 10.0), (3, 1.000001)],
@@ -86,7 +86,7 @@ ALGORITHMS = tuple(_RATES)
 
 @dataclass(frozen=True)
 class Rule:
-    """One definition of a limit, and where its state is kept."""
+    """One definition of a limit, and the key of its state."""
 
     limit: Limit
     zone: Zone
@@ -94,7 +94,7 @@ class Rule:
 
     @property
     def step_us(self) -> int:
-        """About the time from one unit to the next."""
+        """The approximate time from one unit to the next."""
         return max(1, self.span_us // self.limit.amount)
 
     @property
@@ -108,14 +108,14 @@ class Rule:
 
 
 def rule(limit: Limit, zone: Zone = UTC, number: int = 0) -> Rule:
-    """*limit* as a rule of its own: its key's name tells its algorithm, and *number* what else is not in it."""
-    # "ring" tells the strict script that the key's value is no text.
+    """Return *limit* as a separate rule: the name of its key contains its algorithm and *number*."""
+    # "ring" makes the strict script treat the key's value as binary.
     kind = "ring" if isinstance(limit, SlidingLog) else limit.algorithm
     return Rule(limit, zone, bucket_name(limit.name, "", f"{kind}{number}{limit.fingerprint}"))
 
 
 def rules(rnd: random.Random, algorithms: Sequence[str], now_us: int) -> list[Rule]:
-    """Up to five names, with up to three definitions each; mostly of one speed, so that they meet."""
+    """Return up to five names, with up to three definitions each; mostly of one speed, so that they interact."""
     speed = rnd.choice(["fast", "ordinary", "slow", "mixed"])
     names = "abcde"[: rnd.randint(2, 5) if len(algorithms) > 1 else rnd.randint(1, 3)]
     found: list[Rule] = []
@@ -128,7 +128,7 @@ def rules(rnd: random.Random, algorithms: Sequence[str], now_us: int) -> list[Ru
                 # The same key at another rate, as after a change by live control.
                 limit = _random_rule(rnd, chosen, at, name, number, now_us).limit
                 if isinstance(limit, (FixedWindow, SlidingWindow)):
-                    # Within what a debt may be: the units of a greater one are an estimate.
+                    # Within the largest exact debt: the units of a larger debt are an estimate.
                     amount = max(1, min(first.limit.amount * rnd.choice([1, 2, 10]) // rnd.choice([1, 3, 10]), _MOST))
                     limit = type(limit)(name, limit.rate_from(amount, first.limit.period_us))
                 if limit.count_with(first.limit) or isinstance(limit, Concurrency):
@@ -159,7 +159,7 @@ def _random_rule(rnd: random.Random, algorithm: str, speed: str, name: str, numb
 
 
 def _random_zone(rnd: random.Random, now_us: int) -> Zone:
-    """A zone whose clocks change near *now_us*, often so that midnight is skipped or comes twice."""
+    """Return a zone whose clocks change near *now_us*, often so that midnight is skipped or occurs twice."""
     if rnd.random() < 0.3:
         return UTC
     offset_us = rnd.choice([-11 * _HOUR_US, -3 * _HOUR_US, 0, 2 * _HOUR_US, 23 * _HOUR_US // 4, 13 * _HOUR_US])

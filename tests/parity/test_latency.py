@@ -1,4 +1,4 @@
-"""Slots that adapt: over long runs of holds, the script and the reference learn exactly the same."""
+"""Adaptive slots: over long runs of holds, the script and the reference have exactly the same state."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SEEDS = (0, 14)
 
 
 class _Slots:
-    """The questions of this file, asked of both stores."""
+    """The calls of this file, on both stores."""
 
     def __init__(self, both: BothStores) -> None:
         self._both = both
 
     def gauge(self, of: Rule) -> Any:
-        state = self._both.taken(of.bucket)
+        state = self._both.read_state(of.bucket)
         return state.gauge if isinstance(state, Holders) else None
 
     def grant(self, at_us: int, of: Rule, holder: str) -> bool:
@@ -37,14 +37,14 @@ class _Slots:
         self._both.run(verb, [StoreClaim(lease.bucket, lease.algorithm, 1)], at_us, what=[lease])
 
     def drop(self, at_us: int, of: Rule, granted_us: int | None) -> bool:
-        """Returns whether it changed anything."""
+        """Report a refusal. Return whether it changed the state."""
         claim, before = StoreClaim(of.bucket, of.bind(1), 1), self.gauge(of)
         self._both.run("slow", [claim], at_us, what=[Slowing(claim, Drop(granted_us))])
         return bool(self.gauge(of) != before)
 
 
 class _Run:
-    """A partner that gets slower beyond a hidden number of slots, and whose callers take all slots that there are."""
+    """A partner that gets slower beyond a hidden number of slots, while its callers take all slots."""
 
     def __init__(self, seed: int, slots: _Slots) -> None:
         self._rnd = rnd = random.Random(seed)
@@ -62,7 +62,7 @@ class _Run:
         self._often = rnd.choice([0.1, 1.0])
         self.seen: set[str] = set()
 
-    def play(self, holds: int) -> None:
+    def run_holds(self, holds: int) -> None:
         rnd = self._rnd
         for _ in range(holds):
             kept = self._rules[0] if rnd.random() > 0.03 * self._often else rnd.choice(self._rules)
@@ -111,24 +111,26 @@ class _Run:
             self.seen |= {"skips"} if after.skip else set()
 
 
-def test_what_is_learnt_of_holds_is_the_same(redis_url: str, client: Any) -> None:
-    """Growth, falls, rounds that measure, holds of up to a day, amounts that change, and clocks that step."""
+def test_random_holds_change_both_stores_in_the_same_way(redis_url: str, client: Any) -> None:
+    """
+    The histories have growth, reductions, measuring rounds, holds of up to a day, changed amounts and clocks that step.
+    """
     seen: set[str] = set()
     for seed in SEEDS:
         client.flushdb()
         both = BothStores(redis_url, client)
         run = _Run(seed, _Slots(both))
-        run.play(900)
+        run.run_holds(900)
         both.close()
         seen |= run.seen
     assert seen >= {"grew", "doubled", "fell", "measures", "skips", "drop: False", "drop: True"}, seen
 
 
 class _Batches:
-    """Holds of exact lengths: all slots are taken, and given back as if each had been held for so long."""
+    """Holds of an exact length: all slots are taken, and released as if each had been held for that time."""
 
     def __init__(self, of: Rule, both: BothStores) -> None:
-        self.of, self.asked, self.now_us, self.number = of, _Slots(both), NOW_US, 0
+        self.of, self.calls, self.now_us, self.number = of, _Slots(both), NOW_US, 0
 
     @property
     def slots(self) -> int:
@@ -136,35 +138,35 @@ class _Batches:
 
     @property
     def gauge(self) -> Any:
-        return self.asked.gauge(self.of)
+        return self.calls.gauge(self.of)
 
-    def play(self, held_us: int, times: int, most: int = 99) -> None:
+    def run_holds(self, held_us: int, times: int, most: int = 99) -> None:
         for _ in range(times):
             held: list[Lease] = []
             while len(held) < min(most, self.slots):
                 self.number += 1
                 holder = f"job%3A{self.number}#0"
-                self.asked.grant(self.now_us, self.of, holder)
+                self.calls.grant(self.now_us, self.of, holder)
                 held.append(Lease(self.of.bucket, self.of.bind(1, holder), self.now_us))
             self.now_us += 1_000
             for each in held:
                 lease = Lease(each.bucket, each.algorithm, self.now_us - held_us)
-                self.asked.lease(self.now_us, "release", lease)
+                self.calls.lease(self.now_us, "release", lease)
 
     def round(self, held_us: int) -> int:
-        """Play until a round has been judged; returns how many slots there are then."""
+        """Run holds until a round is complete. Return the number of slots after it."""
         before = self.gauge
         while self.gauge is None or before is None or self.gauge.rounds == before.rounds:
             before = before or self.gauge
-            self.play(held_us, 1)
+            self.run_holds(held_us, 1)
         return self.slots
 
     def drop(self, granted_us: int | None) -> None:
-        self.asked.drop(self.now_us, self.of, granted_us)
+        self.calls.drop(self.now_us, self.of, granted_us)
 
 
 def test_edges_of_a_round_are_the_same(both: BothStores) -> None:
-    """Just not slower, slower, just not congested, and congested."""
+    """Holds just below and above the thresholds of "slower" and "congested" change both stores in the same way."""
     batches, at_floor, by_sixteenths, half_used = (
         _Batches(rule(Concurrency(name, 40, adapt=ByLatency(2))), both) for name in "wxyz"
     )
@@ -173,58 +175,61 @@ def test_edges_of_a_round_are_the_same(both: BothStores) -> None:
     assert seen[:4] == [4, 8, 8, 9], seen
     assert seen[4] == seen[5] == 9, seen
     assert seen[6] < 9, seen
-    at_floor.play(100, 17, most=1)
-    at_floor.play(1_000, 20)
+    at_floor.run_holds(100, 17, most=1)
+    at_floor.run_holds(1_000, 20)
     seen = [by_sixteenths.round(held_us) for held_us in (100, 100, 100, 100, 120, 100)]
     assert seen[-2:] == [32, 34], seen
     assert [half_used.round(100) for _ in range(2)] == [4, 8]
-    half_used.play(400, 24, most=3)
+    half_used.run_holds(400, 24, most=3)
 
 
 @pytest.mark.parametrize(("floor", "amount"), [(2, 9), (8, 9)])
 def test_rounds_that_measure_are_the_same(both: BothStores, floor: int, amount: int) -> None:
-    """With fewer slots, never below the floor, and none while the slots are not all in use. Drops meet them, too."""
+    """
+    A measuring round uses fewer slots, but not below the floor, and does not count while not all slots are in use.
+    Refusals during the round are handled in the same way.
+    """
     batches = _Batches(rule(Concurrency("x", amount, adapt=ByLatency(floor))), both)
-    batches.play(100, 20)
+    batches.run_holds(100, 20)
     batches.round(119)
     while batches.gauge.rounds != EVERY:
-        batches.play(100, 1)
+        batches.run_holds(100, 1)
     batches.drop(batches.now_us)
     batches.drop(batches.now_us - 1)
-    batches.play(100, 12)
+    batches.run_holds(100, 12)
     assert batches.gauge.rounds < EVERY
     for _ in range(700 // floor):
-        batches.play(100, 1, most=floor)
+        batches.run_holds(100, 1, most=floor)
     assert batches.gauge.rounds == EVERY - 1
 
 
 @pytest.mark.parametrize("what", ["congested", "drop"])
 @pytest.mark.parametrize(("floor", "amount"), [(2, 8), (20, 30)])
-def test_amounts_that_change_are_met_alike(both: BothStores, floor: int, amount: int, what: str) -> None:
-    """It falls from the amount that is in force, and the floor that is in force is kept."""
+def test_changed_amounts_have_the_same_effect(both: BothStores, floor: int, amount: int, what: str) -> None:
+    """The slots are reduced from the amount that is in force, and not below the floor that is in force."""
     first = rule(Concurrency("x", 40, adapt=ByLatency(2)))
     batches = _Batches(first, both)
     seen = [batches.round(100) for _ in range(4 if floor == 2 else 2)]
     batches.of = replace(first, limit=Concurrency("x", amount, adapt=ByLatency(floor)))
     if what == "drop":
         batches.drop(None)
-    batches.play(200, 12)
+    batches.run_holds(200, 12)
     assert floor <= batches.slots <= amount < max(seen[-1], 40), seen
 
 
 def test_long_holds_and_clocks_are_the_same(both: BothStores) -> None:
-    """A hold of more than a day counts as a day. A drop counts where a later clock wrote the last."""
+    """A hold of more than a day counts as a day. A refusal counts even if a later clock wrote the last one."""
     batches = _Batches(rule(Concurrency("x", 40, adapt=ByLatency(2, timeout=86_400))), both)
     other = _Batches(rule(Concurrency("y", 40, adapt=ByLatency(2))), both)
     for each in (batches, other):
-        each.play(LONGEST_HOLD_US - 1, 20)
-        each.play(LONGEST_HOLD_US + 1, 20)
-        each.play(0, 2)
-        each.play(-5, 2)
+        each.run_holds(LONGEST_HOLD_US - 1, 20)
+        each.run_holds(LONGEST_HOLD_US + 1, 20)
+        each.run_holds(0, 2)
+        each.run_holds(-5, 2)
         each.drop(each.now_us)
         each.now_us -= 50_000_000
         each.drop(each.now_us - 5)
         each.drop(each.now_us - 4)
         each.drop(each.now_us)
         each.now_us += REMEMBERED_US
-        each.play(LONGEST_HOLD_US, 9)
+        each.run_holds(LONGEST_HOLD_US, 9)

@@ -1,4 +1,4 @@
-"""The scripts of waitlists are the reference: every answer, every bell, and all that is stored."""
+"""The scripts of waitlists equal the reference: every answer, every wake message, and everything that is stored."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ ALWAYS = [
     "waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes", "slow",
     "return_units", "positions", "where", "waited", "waited, list unknown",
 ]  # fmt: skip
-"""What no run of some thousand steps lacks."""
+"""The events that each run of some thousand steps must contain."""
 
 
 @pytest.mark.parametrize("algorithms", [*([name] for name in LIMITS), [*LIMITS]], ids=[*LIMITS, "mixtures"])
 def test_random_histories(redis_url: str, client: Any, algorithms: Sequence[str]) -> None:
-    """Over some thousand random steps, the scripts answer, ring and store exactly what the reference does."""
+    """In some thousand random steps, the scripts return, publish and store exactly what the reference does."""
     steps, seen, least = 0, Counter[str](), dict.fromkeys(ALWAYS, LONG_RUN // 300)
-    # What is rarest is seen some times: where chance brings less, the histories go on.
+    # The rarest cases must occur several times; if they do not, more histories run.
     while steps < LONG_RUN or (steps < 8 * LONG_RUN and any(seen[what] < few for what, few in least.items())):
         seed = random.getrandbits(64)
         client.flushdb()
@@ -57,8 +57,8 @@ def test_random_histories(redis_url: str, client: Any, algorithms: Sequence[str]
     assert not {what: seen[what] for what, few in least.items() if seen[what] < few}
 
 
-def _many(stores: BothStores, *, wait_us: int | None = None) -> StoreClaim:
-    """100 jobs of 40 owners, which wait until a pause ends."""
+def _let_many_wait(stores: BothStores, *, wait_us: int | None = None) -> StoreClaim:
+    """Let 100 jobs of 40 owners wait until a pause ends."""
     claim = _claim(TokenBucket("a", "1000/s", burst=100))
     stores.pause(claim, NOW_US, 1_000_000, emptied=False)
     for n in range(100):
@@ -68,28 +68,28 @@ def _many(stores: BothStores, *, wait_us: int | None = None) -> StoreClaim:
 
 @pytest.mark.parametrize("listening", [0, 10, 40])
 def test_a_script_wakes_some_of_many_jobs(redis_url: str, client: Any, listening: int) -> None:
-    """As the reference: 16 tries, with those whose owners do not listen."""
+    """A script wakes the same jobs as the reference: it makes 16 tries, which include owners that do not listen."""
     stores = BothStores(redis_url, client)
     for n in range(40 - listening, 40):
         stores.listen(f"p{n}")
-    claim = _many(stores)
+    claim = _let_many_wait(stores)
     for n in range(6):
         stores.run("wake", [claim], NOW_US + 1_000_000 + n)
         stores.run("look", [claim], NOW_US + 1_000_000 + n, "p39", 99, [])
     stores.close()
 
 
-def test_a_script_drops_some_of_many_jobs(redis_url: str, client: Any) -> None:
-    """As the reference: 16 that no longer want to wait."""
+def test_a_script_removes_some_of_many_expired_jobs(redis_url: str, client: Any) -> None:
+    """A script removes the same jobs as the reference: 16 whose `max_wait` is over."""
     stores = BothStores(redis_url, client)
-    claim = _many(stores, wait_us=1_000)
+    claim = _let_many_wait(stores, wait_us=1_000)
     for n in range(3):
         stores.run("look", [claim], NOW_US + 2_000 + n, "p0", 99, [])
     stores.close()
 
 
-def test_a_correction_that_is_too_late_replaces_what_a_wrong_clock_wrote(redis_url: str, client: Any) -> None:
-    """As the reference: it returns nothing, and the state counts from now on."""
+def test_a_late_correction_replaces_the_state_of_a_wrong_clock(redis_url: str, client: Any) -> None:
+    """As in the reference, a late correction returns no unit, and the state counts from now on."""
     stores = BothStores(redis_url, client)
     claim = StoreClaim("tk1:{c:}:fixed-window", FixedWindow("c", "5/s").bind(1, 0, ""))
     stores.run("decide", [claim], NOW_US + 600_000_000, Requester(Caller.WITHOUT_JOB))
@@ -98,8 +98,8 @@ def test_a_correction_that_is_too_late_replaces_what_a_wrong_clock_wrote(redis_u
     stores.close()
 
 
-def test_returned_units_leave_a_copy_of_the_job_that_waits(redis_url: str, client: Any) -> None:
-    """As the reference: the entry that the copy has by then stays as it is."""
+def test_returned_units_keep_the_entry_of_a_copy_that_waits(redis_url: str, client: Any) -> None:
+    """As in the reference, the entry of the job's other copy is not changed."""
     stores, requester = BothStores(redis_url, client), Requester(Caller.JOB, "one", "p")
     claim = _claim(TokenBucket("a", "1/s", burst=1), "token-bucket")
     granted = stores.run("decide", [claim], NOW_US, requester)
@@ -110,8 +110,11 @@ def test_returned_units_leave_a_copy_of_the_job_that_waits(redis_url: str, clien
     stores.close()
 
 
-def test_keys_have_a_time_to_live_if_the_last_entry_ends_as_a_job_enters(redis_url: str, client: Any) -> None:
-    """The last entry ended, of a job that comes back by a delay; who asks removes it, and enters an empty list."""
+def test_keys_expire_if_the_last_entry_ends_when_a_job_is_added(redis_url: str, client: Any) -> None:
+    """
+    The last entry, of a job that is redelivered after a delay, has ended. The next request removes it, and adds its job
+    to an empty waitlist, whose keys expire.
+    """
     stores = BothStores(redis_url, client)
     claim = _claim(TokenBucket("a", "1/s", burst=1))
     stores.run("decide", [claim], NOW_US, Requester(Caller.WITHOUT_JOB))
@@ -123,8 +126,8 @@ def test_keys_have_a_time_to_live_if_the_last_entry_ends_as_a_job_enters(redis_u
     stores.close()
 
 
-def test_a_wake_that_nobody_answers_ends(redis_url: str, client: Any) -> None:
-    """As the reference: after an hour; then nobody is on the list."""
+def test_a_wake_without_a_request_expires(redis_url: str, client: Any) -> None:
+    """As in the reference, an unused wake expires after an hour, and then the waitlist is empty."""
     stores = BothStores(redis_url, client)
     claim = _claim(TokenBucket("a", "10/s", burst=10))
     stores.listen("p")
@@ -138,8 +141,8 @@ def test_a_wake_that_nobody_answers_ends(redis_url: str, client: Any) -> None:
     stores.close()
 
 
-def test_a_wake_of_a_clock_that_was_set_back_holds_nobody_up(redis_url: str, client: Any) -> None:
-    """As the reference: its owner hangs, and it would be overdue in an hour only."""
+def test_a_wake_dated_by_a_clock_that_was_ahead_holds_up_no_job(redis_url: str, client: Any) -> None:
+    """As in the reference, a wake of an owner that hangs ends early, although it would be overdue only in an hour."""
     stores = BothStores(redis_url, client)
     claim, early_us = _claim(TokenBucket("a", "1/s", burst=1)), NOW_US - 3_600_000_000
     for owner in ("hung", "p"):
@@ -154,7 +157,7 @@ def test_a_wake_of_a_clock_that_was_set_back_holds_nobody_up(redis_url: str, cli
 
 @pytest.fixture(params=["memory", "redis"])
 def store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
-    """Each store that has waitlists."""
+    """Each kind of store that has waitlists."""
     store: Any = MemoryStore() if request.param == "memory" else RedisStore(redis_url, timeout=20)
     yield store
     store.close()
@@ -167,8 +170,8 @@ def _claim(limit: TokenBucket, name: str = "a") -> StoreClaim:
 SLOW = _claim(TokenBucket("a", "1/s", burst=1))
 
 
-def test_a_grant_whose_answer_was_lost_is_repeated_for_the_same_attempt(store: Any) -> None:
-    """A job that waited and was granted gets the same answer again, and takes nothing again."""
+def test_a_lost_grant_is_repeated_for_the_same_attempt(store: Any) -> None:
+    """If a job repeats the attempt that was granted, it gets the same answer, and is not charged again."""
     store.decide([SLOW], Requester(Caller.JOB, "first", "p"), NOW_US)
     store.decide([SLOW], Requester(Caller.JOB, "second", "p", 1), NOW_US)
     store.look(SLOW, "p", 1, (), NOW_US + 970_000)
@@ -181,8 +184,8 @@ def test_a_grant_whose_answer_was_lost_is_repeated_for_the_same_attempt(store: A
     assert other.reason is Reason.EXHAUSTED
 
 
-def test_a_repeated_grant_takes_nothing_where_units_are_left(store: Any) -> None:
-    """The answer is repeated though nobody waits any more, and the limit has room for the job once more."""
+def test_a_repeated_grant_takes_no_unit(store: Any) -> None:
+    """The grant is repeated without a charge, although no job waits any more and the limit has units left."""
     claim, requester = _claim(TokenBucket("a", "1/s", burst=5)), Requester(Caller.JOB, "one", "p")
     store.pause([claim], 1_000_000, NOW_US)
     assert store.decide([claim], requester, NOW_US).reason is Reason.PAUSED
@@ -193,8 +196,8 @@ def test_a_repeated_grant_takes_nothing_where_units_are_left(store: Any) -> None
     assert (again.now_us, again.uses) == (granted.now_us, granted.uses)
 
 
-def test_a_peek_is_no_grant_to_repeat(store: Any) -> None:
-    """A peek at a job that may pass charges nothing; the request that follows does."""
+def test_a_peek_is_not_repeated_as_a_grant(store: Any) -> None:
+    """A peek for a job that would be admitted charges nothing; the next request with the same attempt does."""
     store.decide([SLOW], Requester(Caller.JOB, "first", "p"), NOW_US)
     store.decide([SLOW], Requester(Caller.JOB, "second", "p", 1), NOW_US)
     store.look(SLOW, "p", 1, (), NOW_US + 970_000)
@@ -204,7 +207,7 @@ def test_a_peek_is_no_grant_to_repeat(store: Any) -> None:
 
 
 def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: Any) -> None:
-    """Each verb of waitlists runs on a server that does not know its script."""
+    """Each method of waitlists works on a server that does not know its script."""
     store = RedisStore(redis_url, timeout=20)
     for _ in range(2):
         client.script_flush()
@@ -215,8 +218,8 @@ def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: 
 
 
 @pytest.mark.parametrize("what", ["pause", "429", "slowdown"])
-def test_what_stops_a_limit_for_longer_outlives_its_list(what: str, redis_url: str, client: Any) -> None:
-    """A list is kept for two days; a pause, what a 429 used up, and a slowdown as long as they last."""
+def test_pauses_and_slowdowns_outlive_the_waitlist(what: str, redis_url: str, client: Any) -> None:
+    """A waitlist is kept for two days; a pause, a limit that a 429 emptied, and a slow-down are kept until they end."""
     store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
     claim = StoreClaim(SLOW.bucket, TokenBucket("a", "1/d", burst=20).bind(1, 0, ""))
     if what == "slowdown":
@@ -233,8 +236,8 @@ def test_what_stops_a_limit_for_longer_outlives_its_list(what: str, redis_url: s
     store.close()
 
 
-def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client: Any) -> None:
-    """Its entries go, and what is left has an end."""
+def test_a_cleared_waitlist_keeps_its_slowdown(redis_url: str, client: Any) -> None:
+    """When a waitlist is cleared, its entries are deleted, and its slow-down still expires at the same time."""
     store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
     store.slow([Slowing(SLOW, Remaining(0, 7 * DAY_US))])
     store.decide([SLOW], Requester(Caller.JOB, "one", "p"))
@@ -244,8 +247,8 @@ def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client
     store.close()
 
 
-def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, client: Any) -> None:
-    """And a limit that is only paused has no list to clear."""
+def test_a_cleared_waitlist_whose_pause_is_over_leaves_nothing(redis_url: str, client: Any) -> None:
+    """After the clearing no key of the waitlist is left. A limit that is only paused has no waitlist to clear."""
     store = RedisStore(redis_url, timeout=20)
     store.pause([SLOW], 1_000_000, NOW_US)
     assert store.delete_matching("tk1:*", waitlists_only=True) == 0
@@ -258,8 +261,8 @@ def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, clien
     store.close()
 
 
-def test_a_list_whose_last_job_expires_as_another_comes_expires_itself(redis_url: str, client: Any) -> None:
-    """Its keys are gone for a moment then, and are new ones."""
+def test_a_waitlist_expires_if_its_last_job_does_when_another_is_added(redis_url: str, client: Any) -> None:
+    """The keys are deleted and created again in the same call, and the new ones expire too."""
     store, later_us = RedisStore(redis_url, timeout=20), NOW_US + 600_000_000
     other = StoreClaim("tk1:{other:}:b", TokenBucket("b", "1/h", burst=1).bind(1, 0, ""))
     assert store.decide([SLOW, other], WITHOUT_JOB, NOW_US).allowed
@@ -270,7 +273,7 @@ def test_a_list_whose_last_job_expires_as_another_comes_expires_itself(redis_url
     store.close()
 
 
-def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
+def test_many_ids_are_sent_in_parts(redis_url: str) -> None:
     """However many ids a caller names, all of them are removed."""
     store, ids = RedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
     for id in ["first", *ids]:
@@ -281,8 +284,8 @@ def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["x", "", "1:2,3 ,", "a|b c\n", "\0", "ü\ud800", "😀"])
-def test_a_bell_carries_any_id(id: str) -> None:
-    """A bell is read as `ring` in waitlist.lua writes it, whatever bytes the ids have."""
+def test_a_wake_message_has_any_id(id: str) -> None:
+    """A wake message is decoded as `ring` in waitlist.lua encodes it, whatever bytes the ids have."""
     texts = [text.encode("utf-8", "surrogatepass") for text in ("tk1:{a:}:f", id, "0", "other", "123")]
     bell = b"".join(b"%d:%b," % (len(text), text) for text in texts)
     assert bell_of(bell) == ("tk1:{a:}:f", [Wake(id, 0), Wake("other", 123)])
@@ -291,8 +294,8 @@ def test_a_bell_carries_any_id(id: str) -> None:
 @pytest.mark.parametrize(
     "message", [b"", b"x", b"3:ab,", b"2:ab,1:x,", b"2:ab,1:x,1:y,", b"2:ab;", b":,", b"99999999999999:a,", b"2:ab"]
 )
-def test_what_is_no_bell_is_refused(message: bytes) -> None:
-    """Anybody may publish on a channel."""
+def test_an_unusable_wake_message_is_rejected(message: bytes) -> None:
+    """Any client can publish on a channel, so a message of another format raises UnusableReply."""
     with pytest.raises(UnusableReply):
         bell_of(message)
 
@@ -304,8 +307,8 @@ def test_what_is_no_bell_is_refused(message: bytes) -> None:
         b"0 0 1 1;0 1;;;5 1 x;", [b"0 0 1 1;0 1;;;;0 1", b"a", b"b"], [], 7,
     ],
 )  # fmt: skip
-def test_what_is_no_answer_is_refused(reply: Any) -> None:
-    """A reply that the script cannot have sent is not taken for an answer."""
+def test_an_unusable_answer_is_rejected(reply: Any) -> None:
+    """A reply that the script cannot have sent raises UnusableReply instead of an answer."""
     with pytest.raises(UnusableReply):
         answer_of(reply)
 
@@ -313,7 +316,7 @@ def test_what_is_no_answer_is_refused(reply: Any) -> None:
 @pytest.mark.parametrize(
     "reply", [None, [], [b""], [b"1 - ab;5;0;0"], [b"1 x ab;;0;0"], [b"1 - ab;;1;0", b"a", b"b"], b"x"]
 )
-def test_what_is_no_look_is_refused(reply: Any) -> None:
-    """A reply that the script cannot have sent is not taken for a look."""
+def test_an_unusable_look_is_rejected(reply: Any) -> None:
+    """A reply that the script cannot have sent raises UnusableReply instead of a look."""
     with pytest.raises(UnusableReply):
         look_of(reply)

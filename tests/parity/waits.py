@@ -1,4 +1,4 @@
-"""Random histories of waitlists, run on the memory store and on the Redis store at the same instants."""
+"""Random histories of waitlists, run on the memory store and on the Redis store at the same times."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ LIMITS: dict[str, list[Limit]] = {
         Concurrency("g", 2, lease=30, adapt=ByLatency(1)),
     ],
 }
-_LIVES_FOR_EVER = -1
+_NEVER_EXPIRES = -1
 """PTTL of a key that never expires."""
 GAUGE = ("slots", "base", "sum", "spread", "holds", "skip", "peak", "rounds", "fell")
 OWNERS = ("p1", "p10", "p2", "host.example:1234.0f", "q", "~", "~50", "~2100")
 ODD = ("{}", "{}", "{}", "j|{}", "é {}\n", "{}|1|x", "%00\x00{}", "\ud800{}", "o{}}}", "12 34;{};", "{}" * 30)
 
-# Around the scripts: keys live an hour longer, for a test on a busy machine.
+# Code before each script: keys expire an hour later, for tests on a busy machine.
 LONGER = """
 local given = redis
 local redis = {sha1hex = redis.sha1hex, call = function(...)
@@ -85,7 +85,7 @@ end}
 
 
 def _read(claim: StoreClaim, value: Any, expected: object) -> object:
-    """What a key holds; a ring as its log, the oldest unit first, and a sorted set as its holders."""
+    """Return the value of a key: a ring as its log with the oldest unit first, and a sorted set as its holders."""
     if isinstance(value, list):
         words = value[0].decode().split("\n")
         pairs = list(zip(words[::2], [int(float(score)) for score in words[1::2]], strict=True))
@@ -98,11 +98,14 @@ def _read(claim: StoreClaim, value: Any, expected: object) -> object:
         return value
     head, owed_until_us, *ring = (int.from_bytes(value[i : i + 7], "big") for i in range(0, len(value), 7))
     head %= int(claim.algorithm.params[0])
-    return Log(tuple(instant for instant in ring[head:] + ring[:head] if instant), owed_until_us)
+    return Log(tuple(at_us for at_us in ring[head:] + ring[:head] if at_us), owed_until_us)
 
 
 def written_as(value: object) -> object:
-    """What a key holds that keeps *value*; a log as it is, since its ring may begin anywhere; and so sorted sets."""
+    """
+    Return how a key stores *value*. Logs and holders are returned unchanged: a log's ring may begin anywhere, and a
+    sorted set has no text.
+    """
     if value is None or isinstance(value, (Log, Holders)):
         return value
     if isinstance(value, Tat):
@@ -112,7 +115,7 @@ def written_as(value: object) -> object:
 
 
 class _Longer(RedisStore):
-    """The Redis store, with scripts whose keys live longer, and epochs that the test knows."""
+    """The Redis store, with scripts whose keys expire later, and with epochs that the test sets."""
 
     epoch = "ab"
 
@@ -135,19 +138,19 @@ class _Memory(MemoryStore):
 
 class BothStores:
     """
-    Runs verbs on a memory store and a Redis store, and compares what they answer, ring and store.
+    Calls methods of a memory store and a Redis store, and compares what they return, publish and store.
 
     Attributes:
-        seen: How often things of interest were stored or answered.
+        seen: How often each case of interest was stored or returned.
     """
 
     def __init__(self, url: str, client: Any) -> None:
         self.memory, self.redis = _Memory(), _Longer(url, timeout=20)
         self._client = client
         self._bells = client.pubsub()
-        self._bells.subscribe("nobody")  # a connection without a subscription reads nothing, not even a pong
-        self._rung: list[tuple[str, str, tuple[Wake, ...]]] = []
-        self._ends: dict[str, Any] = {}
+        self._bells.subscribe("nobody")  # a connection without a subscription receives nothing, not even a pong
+        self._published: list[tuple[str, str, tuple[Wake, ...]]] = []
+        self._stop_functions: dict[str, Any] = {}
         self._known: dict[str, tuple[StoreClaim, Any]] = {}
         self.seen = Counter[str]()
         self.steps = 0
@@ -157,38 +160,38 @@ class BothStores:
         self.redis.close()
 
     def listen(self, owner: str) -> None:
-        if owner in self._ends:
+        if owner in self._stop_functions:
             return
 
         def on_wakes(bucket: str, wakes: Sequence[Wake]) -> None:
-            self._rung.append((owner, bucket, tuple(wakes)))
+            self._published.append((owner, bucket, tuple(wakes)))
 
-        self._ends[owner] = self.memory.listen(owner, on_wakes)
+        self._stop_functions[owner] = self.memory.listen(owner, on_wakes)
         self._bells.subscribe(f"tk1:{owner}")
         self._read_bells()
 
-    def go_deaf(self, owner: str) -> None:
-        if owner in self._ends:
-            self._ends.pop(owner)()
+    def stop_listening(self, owner: str) -> None:
+        if owner in self._stop_functions:
+            self._stop_functions.pop(owner)()
             self._bells.unsubscribe(f"tk1:{owner}")
             self._read_bells()
 
     def _read_bells(self) -> list[tuple[str, str, tuple[Wake, ...]]]:
-        """All bells so far: what comes before the answer to a ping."""
+        """Return all wake messages until now: those that are received before the reply to a ping."""
         found: list[tuple[str, str, tuple[Wake, ...]]] = []
         self._bells.ping("end")
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            message = self._bells.get_message(timeout=1)  # None, now and then, before the time is over
+            message = self._bells.get_message(timeout=1)  # None from time to time, before the time-out
             if message is not None and message["type"] == "pong":
                 return found
             if message is not None and message["type"] == "message":
                 bucket, wakes = bell_of(message["data"])
                 found.append((message["channel"].decode()[4:], bucket, tuple(wakes)))
-        raise AssertionError("the server does not answer")
+        raise AssertionError("the server does not reply")
 
     def expire(self, now_us: int) -> None:
-        """Forget what the memory store has forgotten by now."""
+        """Delete the keys that have expired in the memory store."""
         values = self.memory._values  # pyright: ignore[reportPrivateUsage]
         gone = [name for name, (_, expires_us) in values.items() if expires_us <= now_us]
         for name in gone:
@@ -202,10 +205,10 @@ class BothStores:
         self, verb: str, claims: Sequence[StoreClaim], now_us: int, *args: Any, what: Any = None, **options: Any
     ) -> Any:
         """
-        Run *verb* on both stores at *now_us*.
+        Call the method *verb* of both stores at *now_us*.
 
         Args:
-            what: Its first argument, if that is not *claims*.
+            what: The first argument, if it is not *claims*.
         """
         self.steps += 1
         self.memory.epoch = self.redis.epoch = f"{self.steps:x}"
@@ -233,11 +236,11 @@ class BothStores:
         return answers[0]
 
     def _compare_bells(self) -> int:
-        """Compare what was rung. Returns how many bells there were."""
-        rung, self._rung = self._rung, []
-        assert sorted(rung, key=repr) == sorted(self._read_bells(), key=repr)
-        self.seen["bells"] += len(rung)
-        return len(rung)
+        """Compare the wake messages. Return how many there were."""
+        published, self._published = self._published, []
+        assert sorted(published, key=repr) == sorted(self._read_bells(), key=repr)
+        self.seen["bells"] += len(published)
+        return len(published)
 
     def clear(self, claim: StoreClaim, now_us: int) -> None:
         """Remove all entries of a list."""
@@ -247,7 +250,7 @@ class BothStores:
         self.check([claim])
 
     def list_waiting(self, claim: StoreClaim, now_us: int, most: int) -> None:
-        """Compare what both stores say of a list."""
+        """Compare what both stores return for a waitlist."""
         self.expire(now_us)
         found = [store.list_waiting(claim, most) for store in (self.memory, self.redis)]
         assert found[0] == found[1]
@@ -262,8 +265,8 @@ class BothStores:
         taken, waitlist = (values.get(name, (None, 0))[0] for name in (claim.bucket, wait_names(claim.bucket)[0]))
         return Stored(taken, waitlist)  # type: ignore[arg-type]
 
-    def taken(self, bucket: str) -> object:
-        """What is taken, as the memory store keeps it."""
+    def read_state(self, bucket: str) -> object:
+        """Return the state of a bucket, as the memory store keeps it."""
         values = self.memory._values  # pyright: ignore[reportPrivateUsage]
         return values.get(bucket, (None, 0))[0]
 
@@ -289,7 +292,7 @@ class BothStores:
                 self._count(stored.waitlist)
         for key in self._client.scan_iter(match="tk1:*", count=1000):
             left = self._client.pttl(key)
-            assert left != _LIVES_FOR_EVER, key
+            assert left != _NEVER_EXPIRES, key
 
     def _count(self, waitlist: Waitlist) -> None:
         entries = waitlist.entries.values()
@@ -307,7 +310,7 @@ class BothStores:
 
 
 def _plain(waitlist: Waitlist) -> dict[str, Any]:
-    """What a waitlist has, as plain values; what means nothing at the moment is left out."""
+    """Return a waitlist as plain values, without values that have no meaning in its state."""
     return {
         "epoch": waitlist.epoch,
         "numbers": (waitlist.number, waitlist.v, waitlist.look_us) if waitlist.epoch else None,
@@ -347,7 +350,7 @@ def _place(text: str) -> tuple[int, int, int]:
 
 
 def stored_list(client: Any, bucket: str) -> dict[str, Any]:
-    """A stored waitlist as `_plain` shows the memory store's. Every member of the order must be right."""
+    """Return a stored waitlist in the format of `_plain`. Check every member of the order."""
     record_name, order_name, entries_name, tags_name = wait_names(bucket)
     record = {_text(name): _text(value) for name, value in client.hgetall(record_name).items()}
     free = {name[1:]: int(text) for name, text in record.items() if name[0] == "p" and name != "paused"}
@@ -356,8 +359,8 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
     order = [_text(member) for member in client.zrange(order_name, 0, -1)]
     entries: dict[str, tuple[Any, ...]] = {}
     for id, value in client.hgetall(entries_name).items():
-        state, owner, place, cost, at, till, step, since, denials, workflow, tenant = _text(value).split(" ", 10)
-        until_us = None if till == "-" else int(till)
+        state, owner, place, cost, at, until, step, since, denials, workflow, tenant = _text(value).split(" ", 10)
+        until_us = None if until == "-" else int(until)
         entries[_text(id)] = (
             _STATES[state], owner, _place(place), int(cost), int(at), until_us, state == "w", workflow, tenant,
             int(step), int(since), int(denials),
@@ -365,10 +368,10 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
     owners: dict[str, tuple[int, list[Any], list[Any]]] = {}
     for name in {entry[1] for entry in entries.values() if entry[0] != "kept"}:
         own = [member[len(name) + 2 :] for member in order if member.startswith(f"o{name}|")]
-        asked = [member[len(name) + 2 :] for member in order if member.startswith(f"w{name}|")]
+        woken = [member[len(name) + 2 :] for member in order if member.startswith(f"w{name}|")]
         owners[name] = (
             free.pop(name) if own else FREE_UNKNOWN, [(_place(each), each[31:]) for each in own],
-            [(int(each[:16]), each[17:]) for each in asked],
+            [(int(each[:16]), each[17:]) for each in woken],
         )  # fmt: skip
     assert not free, free
     ends = [(int(member[1:17]), member[18:]) for member in order if member[0] == "x"]
@@ -393,7 +396,7 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
 
 
 def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
-    """The order has what the entries and their owners say, and nothing else."""
+    """Check that the order has exactly the members that follow from the entries and their owners."""
     expected: list[str] = []
     for id, (state, owner, place, cost, at, until, counts, workflow, *_) in entries.items():
         text = f"{place[0]:02}{place[1]:016}{place[2]:012}"
@@ -427,12 +430,12 @@ class _Job:
     most_early_us: int
     claims: list[StoreClaim]
     again: bool
-    asks: int = 0
+    requests: int = 0
     leases: list[Lease] = field(default_factory=list)
 
 
 class WaitHistory:
-    """Walks at random over some limits."""
+    """Makes random calls for some limits."""
 
     def __init__(self, rnd: random.Random, algorithms: Sequence[str], stores: BothStores) -> None:
         self._rnd, self._stores = rnd, stores
@@ -447,7 +450,7 @@ class WaitHistory:
                 defined.append(replace(first, limit=other))
             self._add(defined)
         self._steps_us = [0, 0, 1, 900, 5_000, 20_000, 60_000, 150_000, 260_000, 400_000]
-        if rnd.random() < 0.3:  # of any rate and period
+        if rnd.random() < 0.3:  # limits of any rate and period
             self._limits = []
             chosen = rules(rnd, algorithms, self._now_us)
             for bucket in dict.fromkeys(each.bucket for each in chosen):
@@ -459,17 +462,17 @@ class WaitHistory:
         self._jobs: list[_Job] = []
         self._running: list[_Job] = []
         self._wide = rnd.random() < 0.2
-        self._slowly, self._asks_woken = rnd.random() < 0.4, rnd.choice([1, 6, 12])
+        self._has_short_steps, self._woken_weight = rnd.random() < 0.4, rnd.choice([1, 6, 12])
 
     def run(self, steps: int) -> None:
         verbs = {
-            self._ask_new: 10, self._ask_again: 4, self._ask_woken: self._asks_woken, self._look: 6,
+            self._request_new: 10, self._request_again: 4, self._request_woken: self._woken_weight, self._look: 6,
             self._forget: 1, self._wake: 1, self._pause: 0.4, self._slow: 0.3, self._end: 4, self._settle: 0.3,
             self._bell: 0.5, self._leave: 0.5, self._where: 1, self._list: 0.5, self._clear: 0.1,
         }  # fmt: skip
         for _ in range(steps):
             steps_us = [*self._steps_us]
-            if self._slowly:
+            if self._has_short_steps:
                 steps_us += [0, 900, 5_000, 20_000, 60_000, 150_000, -30_000]
             if self._rnd.random() < 0.1:
                 steps_us += [1_100_000, 61 * SECOND, -SECOND, -100_000, -61 * SECOND, 700 * SECOND]
@@ -478,7 +481,7 @@ class WaitHistory:
             verb()
 
     def _add(self, defined: Sequence[Rule]) -> None:
-        """Definitions of one limit: its first one, and others that its state may be met by."""
+        """Add definitions of one limit: the first one, and others that use the same state."""
         queue, shared = self._rnd.choice([None, None, None, 0, 3, 8]), self._rnd.random() < 0.5
         self._limits += [_Bound(each, shared, queue) for each in defined]
 
@@ -504,16 +507,16 @@ class WaitHistory:
         step = -(-cost * 1_000_000 // rnd.choice([1, 2, 7])) if tenant else 0
         if self._wide and step and rnd.random() < 0.05:
             step = 10**18
-        lead = rnd.choice([0, 0, 0, 1, 15]) * CLASS
-        return StoreClaim(of.rule.bucket, of.rule.bind(cost, holder), cost, of.queue, tenant, step, lead)
+        priority_offset = rnd.choice([0, 0, 0, 1, 15]) * CLASS
+        return StoreClaim(of.rule.bucket, of.rule.bind(cost, holder), cost, of.queue, tenant, step, priority_offset)
 
     def _unit(self) -> StoreClaim:
         return self._claim(self._rnd.choice(self._limits), "", 1)
 
-    def _ask(self, job: _Job, caller: Caller, *, owner: str | None = None) -> None:
+    def _request(self, job: _Job, caller: Caller, *, owner: str | None = None) -> None:
         rnd = self._rnd
-        attempt = rnd.choice(["", f"{job.asks}", f"{job.asks}", f"{max(0, job.asks - 1)}"])
-        job.asks += 1
+        attempt = rnd.choice(["", f"{job.requests}", f"{job.requests}", f"{max(0, job.requests - 1)}"])
+        job.requests += 1
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
         id = "" if caller is Caller.WITHOUT_JOB and rnd.random() < 0.9 else job.id
         waited = rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)])
@@ -534,10 +537,10 @@ class WaitHistory:
             if job in self._jobs and rnd.random() < 0.95:
                 self._jobs.remove(job)
 
-    def _ask_new(self) -> None:
+    def _request_new(self) -> None:
         rnd = self._rnd
         if len(self._jobs) > 40:
-            self._ask_woken()
+            self._request_woken()
             return
         number = self._stores.steps
         id = rnd.choice(ODD).format(*[number] * 30)
@@ -547,19 +550,19 @@ class WaitHistory:
         if caller is Caller.JOB:
             self._jobs.append(job)
             caller = Caller.AGAIN if job.again else caller
-        self._ask(job, caller)
+        self._request(job, caller)
 
-    def _ask_again(self) -> None:
+    def _request_again(self) -> None:
         if self._jobs:
             job = self._rnd.choice(self._jobs)
             owner = self._owner() if self._rnd.random() < 0.1 else None
             caller = self._rnd.choice([Caller.JOB] * 6 + [Caller.AGAIN, Caller.PEEK, Caller.WITHOUT_JOB])
-            self._ask(job, caller, owner=owner)
+            self._request(job, caller, owner=owner)
 
-    def _ask_woken(self) -> None:
+    def _request_woken(self) -> None:
         woken = [job for job in self._jobs if any(self._is_woken(claim, job.id) for claim in job.claims)]
         if not woken:
-            self._ask_new() if len(self._jobs) < 30 else self._look()
+            self._request_new() if len(self._jobs) < 30 else self._look()
             return
         job = self._rnd.choice(woken)
         at = [
@@ -567,7 +570,7 @@ class WaitHistory:
         ]
         if self._rnd.random() < 0.6 and 0 < at[0] - self._now_us < SECOND:
             self._now_us = at[0] - self._rnd.choice([0, 0, 1_000, 5_000, 6_000])
-        self._ask(job, Caller.AGAIN if job.again else Caller.JOB)
+        self._request(job, Caller.AGAIN if job.again else Caller.JOB)
 
     def _is_woken(self, claim: StoreClaim, id: str) -> bool:
         entry = self._stores.waitlist(claim).entries.get(id)
@@ -642,7 +645,7 @@ class WaitHistory:
         self._stores.clear(self._unit(), self._now_us)
 
     def _return(self, job: _Job, answer: Answer, requester: Requester) -> None:
-        """Return what was granted, as if another store had denied it."""
+        """Return the granted units, as if another store had denied the job."""
         rnd = self._rnd
         positions = answer.positions or (None,) * len(job.claims)
         charges = [
@@ -653,10 +656,10 @@ class WaitHistory:
         if rnd.random() < 0.1:
             charges = [Charge(claim) for claim in job.claims]
         self._now_us += rnd.choice([0, 0, 1_000, 50_000, SECOND])
-        if rnd.random() < 0.3:  # another copy of the message asks meanwhile
+        if rnd.random() < 0.3:  # another copy of the message makes a request in between
             self._stores.run("decide", job.claims, self._now_us, requester)
         self._stores.run("return_units", job.claims, self._now_us, requester, what=charges)
 
     def _bell(self) -> None:
         owner = self._owner()
-        (self._stores.listen if self._rnd.random() < 0.6 else self._stores.go_deaf)(owner)
+        (self._stores.listen if self._rnd.random() < 0.6 else self._stores.stop_listening)(owner)

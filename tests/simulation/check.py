@@ -5,7 +5,7 @@ The three promises, checked on the history of a run.
 2. No job is lost, failed, or run twice because it was throttled.
 3. The limit is fully used, in order, in a run without faults; and again once the last fault is over.
 
-What is known of a limit here is its definition, and the bound that the guarantees state: nothing of how it decides.
+This module uses only the definition of a limit and its guaranteed bound, and nothing of how the limit decides.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ from world import Event, Plan, World
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.storage_keys import slots_of_holder
 
-__all__ = ["check", "check_safety", "first_asks", "read_bodies"]
+__all__ = ["check", "check_safety", "first_requests", "read_bodies"]
 
 EARLY_US, LATE_EARLY_US = 5_000, 250_000
 """
-How long before its units come a job may be granted: one that its process holds, and one that comes by a delay. Of a job
-with limits in several stores, and a process's own memory is one, so long may pass from one decision to the begin.
+How long before its units are free a job may be granted: a job that its process holds, and a job that is redelivered
+after a delay. If a job has limits in several stores (the memory of a process is one), this is also the longest time
+from the first decision to the start of the job.
 """
 LEAST_USE, LEAST_USE_OF_SLOTS, LEAST_USE_BY_DELAYS = 0.93, 0.75, 0.5
-"""How much of a rate, and of slots, is used while jobs wait for it; and of either, if they come back by delays."""
+"""The least part of a rate and of slots that is used while jobs wait, and of both if jobs are redelivered by delays."""
 MOST_OUT_OF_ORDER = 0.1
-"""How many of the jobs may begin ahead of one that had asked before them."""
+"""The largest part of the jobs that may begin before a job that made its first request earlier."""
 MOST_APART = 5
-"""How many units the tenants of a limit may be apart: two jobs of the greatest cost, and those that ask at once."""
+"""
+By how many units the tenants of a limit may differ: two jobs of the largest cost, and jobs that request at the same
+time.
+"""
 AT_ONCE_US = 20_000
-"""Jobs that ask, or begin, within so long of each other do it at the same time: they are in no order."""
+"""Jobs that request or begin within this time of each other have no defined order."""
 PATIENCE_US = {"holds": 8 * SECOND, "roams": 8 * SECOND, "relays": 8 * SECOND, "delays": 90 * SECOND}
-"""How long after the last fault the last job ends, besides twice the time that the limits need for the rest."""
+"""How long after the last fault the last job may end, in addition to twice the time that the limits need."""
 
 
 def check(world: World) -> list[str]:
-    """What the run broke, in words."""
+    """Return the promises that the run broke, as text."""
     bodies = list(read_bodies(world.history, world.plan))
     return [
         *check_safety(world, bodies), *broken_ends(world, bodies), *broken_use(world, bodies),
@@ -51,7 +55,7 @@ def check(world: World) -> list[str]:
 
 
 def check_safety(world: World, bodies: Sequence[Body]) -> list[str]:
-    """What the run broke of the first and the second promise, apart from jobs that still wait."""
+    """Return what the run broke of the first two promises, except jobs that still wait."""
     history, plan = world.history, world.plan
     return [
         *(f"logged an error: {each.detail}" for each in history if each.what == "logged an error"),
@@ -71,9 +75,9 @@ class Body:
     early_us: int
     grants: dict[str, tuple[int, int]] = field(default_factory=dict)
     """
-    Of each bucket: how often its store had lost its state when it granted the body, or its clock had stepped back by
-    more than a minute, for what it counted before counts no more; and when that was, by its clock less its steps back,
-    for they only delay.
+    For each bucket: the era of its store at the grant, and the time of the grant. A new era begins when the store loses
+    its state, or its clock steps back by more than a minute, because earlier charges no longer count. The time is that
+    of the store's clock without its steps back, because these only delay.
     """
     ended_us: int | None = None
     died: bool = False
@@ -97,7 +101,7 @@ def read_bodies(history: Sequence[Event], plan: Plan) -> Iterator[Body]:
             body = Body(event.job, event.process, event.at_us, event.detail["charged"], event.detail["early_us"])
             body.problems += _wrong_begin(body, event, grants, plan)
             at_work[event.detail["body"]] = body
-        elif event.what in ("ended", "heard 429"):
+        elif event.what in ("ended", "received 429"):
             body = at_work.pop(event.detail["body"])
             body.ended_us = event.at_us
             yield body
@@ -112,11 +116,13 @@ def read_bodies(history: Sequence[Event], plan: Plan) -> Iterator[Body]:
 def _wrong_begin(
     body: Body, event: Event, grants: dict[tuple[str, str, int], tuple[int, int]], plan: Plan
 ) -> list[str]:
-    """Why a body should not have begun: no store has granted it, or its units have not come."""
+    """Return why the body should not have begun: no store granted it, or its units were not free."""
     wrong: list[str] = []
     most = LATE_EARLY_US if plan.style == "delays" else EARLY_US
     if body.early_us > most:
-        wrong.append(f"job {body.job} was granted {body.early_us} us before its units come, at most {most} is allowed")
+        wrong.append(
+            f"job {body.job} was granted {body.early_us} us before its units are free, at most {most} is allowed"
+        )
     shared = [each for each in body.charged if each.limit.scope != "process"]
     for each in shared:
         found = grants.get((body.job, each.bucket, each.at_us))
@@ -135,7 +141,7 @@ def _wrong_begin(
 
 def broken_bounds(bodies: Sequence[Body], plan: Plan) -> list[str]:
     broken = [problem for body in bodies for problem in body.problems]
-    passed: dict[tuple[Any, str, str, int], list[tuple[int, int]]] = {}
+    granted: dict[tuple[Any, str, str, int], list[tuple[int, int]]] = {}
     steps_back = any(each.kind in ("clock-back", "clock-ahead") for each in plan.faults)
     for body in bodies:
         for each in body.charged:
@@ -143,36 +149,36 @@ def broken_bounds(bodies: Sequence[Body], plan: Plan) -> list[str]:
                 own = body.process if each.limit.scope == "process" else ""
                 early_us = body.early_us if isinstance(each.limit, (TokenBucket, LeakyBucket)) else 0
                 era, at_us = body.grants.get(each.bucket, (0, each.at_us))
-                passed.setdefault((each.limit, each.bucket, own, era), []).append((at_us + early_us, each.cost))
-    for (limit, bucket, own, era), those in passed.items():
+                granted.setdefault((each.limit, each.bucket, own, era), []).append((at_us + early_us, each.cost))
+    for (limit, bucket, own, era), grants in granted.items():
         in_parts = plan.stores > 1 or any(each.scope == "process" for each in plan.limits)  # see EARLY_US
-        most = excess_of(limit, sorted(those), EARLY_US if in_parts else 0, steps_back=steps_back)
+        most = excess_of(limit, sorted(grants), EARLY_US if in_parts else 0, steps_back=steps_back)
         if most > 0:
             broken.append(f"the bound of {limit!r} ({bucket} {own}, era {era}) was exceeded by {most} units")
     return broken
 
 
-def excess_of(limit: Any, passed: Sequence[tuple[int, int]], longer_us: int = 0, *, steps_back: bool = False) -> float:
+def excess_of(limit: Any, granted: Sequence[tuple[int, int]], longer_us: int = 0, *, steps_back: bool = False) -> float:
     """
-    By how many units some window had more than the bound of one that is *longer_us* longer; 0 or less: none had.
+    Return by how many units a window exceeded the bound of a window that is *longer_us* longer; 0 or less if none did.
 
     Args:
-        passed: The units that passed, and when, in order.
-        steps_back: The clock has stepped back, so *passed* does not show in which window of the calendar they are.
+        granted: The times and units of the grants, in order.
+        steps_back: The clock has stepped back, so *granted* does not show in which calendar window each grant is.
     """
     if isinstance(limit, FixedWindow) and not steps_back:
         windows: Counter[int] = Counter()
-        for at_us, cost in passed:
+        for at_us, cost in granted:
             windows[at_us // limit.period_us] += cost
         return max(windows.values()) - limit.amount
     if isinstance(limit, (SlidingLog, FixedWindow)):
         most = 2 * limit.amount if isinstance(limit, FixedWindow) else limit.amount
         return max(
-            sum(cost for at_us, cost in passed if last_us - limit.period_us < at_us <= last_us) - most
-            for last_us, _ in passed
+            sum(cost for at_us, cost in granted if last_us - limit.period_us < at_us <= last_us) - most
+            for last_us, _ in granted
         )
-    # At most `most + w * amount / period` in any window of length w: in units times the period, exactly. A
-    # SlidingWindow passes less than that.
+    # At most `most + w * amount / period` units in any window of length w, computed exactly in units times the
+    # period. A SlidingWindow grants fewer.
     most = (
         (limit.amount + 1) * limit.period_us - 1
         if isinstance(limit, SlidingWindow)
@@ -181,19 +187,19 @@ def excess_of(limit: Any, passed: Sequence[tuple[int, int]], longer_us: int = 0,
     most += longer_us * limit.amount
     lowest, units, worst = None, 0, -most
     lowest: int | None
-    for at_us, cost in passed:
-        came = at_us * limit.amount
-        before = units * limit.period_us - came
+    for at_us, cost in granted:
+        earned = at_us * limit.amount
+        before = units * limit.period_us - earned
         lowest = before if lowest is None else min(lowest, before)
         units += cost
-        worst = max(worst, units * limit.period_us - came - lowest - most)
+        worst = max(worst, units * limit.period_us - earned - lowest - most)
     return worst / limit.period_us
 
 
 def broken_slots(history: Sequence[Event], bodies: Sequence[Body]) -> list[str]:
     """
-    At most the amount of slots is held at any instant, by the bodies at work whose leases have not ended; and no slot
-    is given back while its body is at work.
+    Return violations of two rules: running bodies with a valid lease never hold more slots than there are, and no slot
+    is released while its body runs.
     """
     limits = {
         each.bucket: each.limit for body in bodies for each in body.charged if isinstance(each.limit, Concurrency)
@@ -224,9 +230,9 @@ def broken_slots(history: Sequence[Event], bodies: Sequence[Body]) -> list[str]:
             holder = event.detail["holder"]
             leases[event.detail["bucket"]].pop(holder, None)
             broken += [
-                f"the slot of job {body.job} was given back at {event.at_us}, while its body was at work"
+                f"the slot of job {body.job} was released at {event.at_us}, while its body was running"
                 for body in holders.get(holder, ())
-                if _is_at_work(body, event.at_us)
+                if _is_running(body, event.at_us)
             ]
         elif event.what != "clock far back":
             continue
@@ -234,22 +240,22 @@ def broken_slots(history: Sequence[Event], bodies: Sequence[Body]) -> list[str]:
             for holder, until_us in list(held.items()):
                 held[holder] = min(until_us, event.clock_us + limits[bucket].lease_us)  # after a step back
                 if until_us <= event.clock_us:
-                    del held[holder]  # for good: also if the clock steps back
+                    del held[holder]  # permanently, even if the clock steps back
             at_work = sum(
                 slots_of_holder(holder) for holder in held
-                if any(_is_at_work(body, event.at_us) for body in holders.get(holder, ()))
+                if any(_is_running(body, event.at_us) for body in holders.get(holder, ()))
             )  # fmt: skip
             if at_work > limits[bucket].amount:
                 broken.append(f"{at_work} slots of {limits[bucket]!r} were held at {event.at_us}")
     return broken
 
 
-def _is_at_work(body: Body, at_us: int) -> bool:
+def _is_running(body: Body, at_us: int) -> bool:
     return body.at_us <= at_us and (body.ended_us is None or at_us < body.ended_us)
 
 
 def broken_pauses(history: Sequence[Event], plan: Plan) -> list[str]:
-    """No job is granted while a limit is paused."""
+    """Return the grants that were made while a limit was paused."""
     broken: list[str] = []
     for store in range(plan.stores):
         broken += _broken_pauses([event for event in history if event.store == store])
@@ -263,9 +269,10 @@ def _broken_pauses(history: Sequence[Event]) -> list[str]:
     for event in history:
         for bucket, until_us in list(until.items()):
             if until_us <= event.clock_us:
-                del until[bucket], longest[bucket]  # for good: also if the clock steps back
+                del until[bucket], longest[bucket]  # permanently, even if the clock steps back
             else:
-                until[bucket] = min(until_us, event.clock_us + longest[bucket])  # it did: from now on for as long
+                # After a step back, the pause lasts at most its length from now on.
+                until[bucket] = min(until_us, event.clock_us + longest[bucket])
         if event.what == "lost state":
             until.clear()
             longest.clear()
@@ -287,7 +294,7 @@ def _broken_pauses(history: Sequence[Event]) -> list[str]:
 def broken_deliveries(world: World, bodies: Sequence[Body]) -> list[str]:
     plan = world.plan
     broken: list[str] = []
-    worked = {(body.process, body.job) for body in bodies}
+    had_body = {(body.process, body.job) for body in bodies}
     sent, died, begun, refused = Counter[str](), Counter[str](), Counter[str](), set[str]()
     may_fail = {job.id for job in plan.jobs if job.max_wait is not None}
     if any(limit.max_queue is not None for limit in plan.limits):
@@ -300,8 +307,8 @@ def broken_deliveries(world: World, bodies: Sequence[Body]) -> list[str]:
             if event.job not in may_fail or "WaitedTooLong" not in event.detail["why"]:
                 broken.append(f"job {event.job} failed: {event.detail['why']}")
         elif event.what == "redelivered":
-            died[event.job] += (event.process, event.job) in worked  # it was not acknowledged
-        elif event.what == "heard 429":
+            died[event.job] += (event.process, event.job) in had_body  # it was not acknowledged
+        elif event.what == "received 429":
             sent[event.job] += 1
     for body in bodies:
         begun[body.job] += 1
@@ -320,7 +327,9 @@ def broken_deliveries(world: World, bodies: Sequence[Body]) -> list[str]:
 
 
 def broken_use(world: World, bodies: Sequence[Body]) -> list[str]:
-    """While jobs wait, their limit is used; from the start if there are no faults, else once the last one is over."""
+    """
+    Check that the limit is used while jobs wait: from the start if there are no faults, otherwise after the last one.
+    """
     found, least = use_of(world, bodies), LEAST_USE
     if isinstance(world.plan.limits[0], Concurrency):
         least = LEAST_USE_OF_SLOTS
@@ -332,7 +341,7 @@ def broken_use(world: World, bodies: Sequence[Body]) -> list[str]:
 
 
 def broken_ends(world: World, bodies: Sequence[Body]) -> list[str]:
-    """All jobs end, the last one in time: nothing holds jobs up once the last fault is over."""
+    """Check that all jobs end, and that the last one ends in time: after the last fault, nothing holds up jobs."""
     quiet_us, needed_us = quiet_from(world), needed_for_the_rest(world, bodies)
     most_us = quiet_us + 2 * needed_us + PATIENCE_US[world.plan.style]
     ended_us = max((body.ended_us or 0 for body in bodies), default=0)
@@ -343,14 +352,14 @@ def broken_ends(world: World, bodies: Sequence[Body]) -> list[str]:
 
 
 def quiet_from(world: World) -> int:
-    """When nothing is left of the faults, and all jobs are there."""
+    """Return when all faults have ended and all jobs have been sent."""
     lease_us = max(map(_lease_us, world.plan.limits))  # a slot that is lost is free again after it
     begun = [fault.settles_us + lease_us for fault in world.plan.faults if fault.at_us <= world.now]
     return max([0, *begun, *(job.sent_us for job in world.plan.jobs)])
 
 
 def needed_for_the_rest(world: World, bodies: Sequence[Body]) -> int:
-    """How long the limits need for the jobs that begin after that, one limit after the other."""
+    """Return how long the limits need, one after the other, for the jobs that begin after `quiet_from`."""
     needed, quiet_us = 0.0, quiet_from(world)
     for body in bodies:
         if body.at_us >= quiet_us:
@@ -361,15 +370,15 @@ def needed_for_the_rest(world: World, bodies: Sequence[Body]) -> int:
 
 
 def use_of(world: World, bodies: Sequence[Body]) -> tuple[float, str] | None:
-    """How much of the run's only limit was used while enough jobs waited for it, and when that was."""
+    """Return how much of the run's only limit was used while enough jobs waited for it, and in which time."""
     plan = world.plan
     (limit, *others) = plan.limits
-    keeps_out = any(job.hears_429 or job.max_wait for job in plan.jobs) or limit.max_queue is not None
-    if others or keeps_out or (plan.style == "delays" and plan.faults):
+    has_exits = any(job.receives_429 or job.max_wait for job in plan.jobs) or limit.max_queue is not None
+    if others or has_exits or (plan.style == "delays" and plan.faults):
         return None
     begin = max([SECOND, *(fault.settles_us + _lease_us(limit) for fault in plan.faults if fault.at_us <= world.now)])
-    asked = first_asks(world.history)
-    waiting = [body.at_us for body in bodies if asked.get(body.job, begin) < begin <= body.at_us]
+    requested = first_requests(world.history)
+    waiting = [body.at_us for body in bodies if requested.get(body.job, begin) < begin <= body.at_us]
     enough = max(3, plan.processes * plan.threads)
     if len(waiting) <= enough:
         return None
@@ -384,7 +393,7 @@ def use_of(world: World, bodies: Sequence[Body]) -> tuple[float, str] | None:
         return held / (limit.amount * (end - begin)), shown
     units = sum(each.cost for body in bodies for each in body.charged if begin < body.at_us <= end)
     is_bucket = isinstance(limit, (TokenBucket, LeakyBucket))
-    edge = 1 if is_bucket else limit.amount  # units that came just before, or come just after
+    edge = 1 if is_bucket else limit.amount  # units that became free just before, or just after
     return (units + edge) / (limit.amount * (end - begin) / limit.period_us), shown
 
 
@@ -392,39 +401,37 @@ def _lease_us(limit: Any) -> int:
     return limit.lease_us if isinstance(limit, Concurrency) else 0
 
 
-def first_asks(history: Sequence[Event]) -> dict[str, int]:
-    """When each job first asked, in that order."""
-    asked: dict[str, int] = {}
+def first_requests(history: Sequence[Event]) -> dict[str, int]:
+    """Return when each job made its first request, in that order."""
+    requested: dict[str, int] = {}
     for event in history:
         if event.what in ("denied", "granted"):
-            asked.setdefault(event.job, event.at_us)
-    return asked
+            requested.setdefault(event.job, event.at_us)
+    return requested
 
 
 def broken_order(world: World) -> list[str]:
     found = out_of_order(world)
     if found is None or found <= MOST_OUT_OF_ORDER:
         return []
-    return [
-        f"{found:.0%} of the jobs began ahead of one that had asked before them, {MOST_OUT_OF_ORDER:.0%} are allowed"
-    ]
+    return [f"{found:.0%} of the jobs began before a job with an earlier request, {MOST_OUT_OF_ORDER:.0%} are allowed"]
 
 
 def out_of_order(world: World) -> float | None:
-    """How many of the jobs began ahead of one that had asked before them, in a run without faults."""
+    """Return the part of the jobs that began before a job with an earlier request, in a run without faults."""
     plan = world.plan
     if len(plan.limits) > 1 or plan.faults or plan.style == "delays" or plan.limits[0].share is not None:
         return None
-    if any(job.hears_429 or job.max_wait for job in plan.jobs) or plan.limits[0].max_queue is not None:
+    if any(job.receives_429 or job.max_wait for job in plan.jobs) or plan.limits[0].max_queue is not None:
         return None
     if plan.threads <= plan.limits[0].capacity:
-        return None  # the jobs of a process without a free thread wait, and others pass
-    asked, granted = first_asks(world.history), dict[str, int]()
+        return None  # jobs of a process without a free thread wait, and other jobs are granted
+    requested, granted = first_requests(world.history), dict[str, int]()
     for event in world.history:
         if event.what == "granted":
             granted.setdefault(event.job, event.at_us)
     ahead = sum(
-        any(asked[each] < asked[job] - AT_ONCE_US and granted[each] > at_us + AT_ONCE_US for each in granted)
+        any(requested[each] < requested[job] - AT_ONCE_US and granted[each] > at_us + AT_ONCE_US for each in granted)
         for job, at_us in granted.items()
     )
     return ahead / max(1, len(granted))
@@ -439,15 +446,15 @@ def broken_shares(world: World, bodies: Sequence[Body]) -> list[str]:
 
 def units_apart(world: World, bodies: Sequence[Body]) -> int | None:
     """
-    By how many units the tenants of a limit differ in what they got while all of them had jobs that waited, in a run
+    Return by how many units the tenants of a limit differ for the time in which all of them had waiting jobs, in a run
     without faults.
     """
     plan, (limit, *others) = world.plan, world.plan.limits
     if others or plan.faults or plan.style == "delays" or limit.share is None or limit.max_queue is not None:
         return None
-    if plan.threads <= limit.capacity or any(job.hears_429 or job.max_wait for job in plan.jobs):
+    if plan.threads <= limit.capacity or any(job.receives_429 or job.max_wait for job in plan.jobs):
         return None
-    begin = max(first_asks(world.history).values())
+    begin = max(first_requests(world.history).values())
     tenant_of = {job.id: job.kwargs["tenant"] for job in plan.jobs}
     last = {tenant_of[body.job]: body.at_us for body in sorted(bodies, key=lambda each: each.at_us)}
     units = dict.fromkeys(last, 0)

@@ -1,7 +1,7 @@
 """
-Defects that are put into the shipped code, one at a time: each breaks a promise within a few hundred seeds.
+Defects that are inserted into the shipped code, one at a time: each breaks a promise within a few hundred seeds.
 
-A check that finds none of them would be worth nothing. `test_simulation.py` runs each of them.
+They show that the checks can fail. `test_simulation.py` runs each of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ __all__ = ["DEFECTS", "Defect", "put_in"]
 
 @dataclass(frozen=True)
 class Defect:
-    """*names* of *where* are replaced by what *make* makes of them. *faults*: those that show it; None: any."""
+    """
+    A change of the shipped code.
+
+    Attributes:
+        name: The name in *where* whose value is replaced.
+        make: A function from the original value to the new one.
+        faults: The faults that reveal the defect. None: any.
+    """
 
     what: str
     where: Any
@@ -73,11 +80,11 @@ def _orders_by_id(original: Any) -> Any:
     return position
 
 
-def _counts_in_the_window_before(original: Any) -> Any:
+def _charges_the_previous_window(original: Any) -> Any:
     return lambda self, state, now_us: original(self, state, now_us - 200_000)
 
 
-def _takes_an_outage_for_a_grant(original: Any) -> Any:
+def _grants_during_an_outage(original: Any) -> Any:
     def decide_without_store(*arguments: Any) -> Any:
         outcome, decision = original(*arguments)
         return outcome, replace(decision, allowed=True)
@@ -85,9 +92,9 @@ def _takes_an_outage_for_a_grant(original: Any) -> Any:
     return decide_without_store
 
 
-def _rings_nobody(original: Any) -> Any:
-    def listen(self: Any, owner: str, heard: Any, missed: Any = None) -> Any:
-        return original(self, owner, lambda bucket, wakes: None, missed)
+def _wakes_no_process(original: Any) -> Any:
+    def listen(self: Any, owner: str, on_wakes: Any, on_missed: Any = None) -> Any:
+        return original(self, owner, lambda bucket, wakes: None, on_missed)
 
     return listen
 
@@ -114,51 +121,54 @@ def _always(value: Any) -> Callable[[Any], Any]:
     return lambda _: value
 
 
-def _does(value: Any = None) -> Callable[[Any], Any]:
+def _returns(value: Any = None) -> Callable[[Any], Any]:
     return lambda _: lambda *arguments, **options: value
 
 
 DEFECTS: dict[str, Defect] = {
     "slot-counted-twice": Defect(
-        "the release of a slot gives back another one", ConcurrencyAlgorithm, "_without", _returns_two_slots
+        "the release of a slot releases another one too", ConcurrencyAlgorithm, "_without", _returns_two_slots
     ),
-    "charge-too-small": Defect("a unit moves a bucket on too little", GcraAlgorithm, "admit", _charges_less),
+    "charge-too-small": Defect("a unit charges a bucket too little", GcraAlgorithm, "admit", _charges_less),
     "charge-on-denial": Defect("a denial charges", decide, "_stored", _charges_denials),
-    "order-by-id": Defect("jobs pass in the order of their ids", decide, "_position", _orders_by_id),
-    "window-of-before": Defect(
-        "a job at the begin of a window is counted in the one before", FixedWindowAlgorithm, "admit",
-        _counts_in_the_window_before,
+    "order-by-id": Defect("jobs are granted in the order of their ids", decide, "_position", _orders_by_id),
+    "previous-window": Defect(
+        "a job at the begin of a window is charged in the previous one", FixedWindowAlgorithm, "admit",
+        _charges_the_previous_window,
     ),
-    "too-early": Defect("a job is granted 100 ms before its unit comes", late, "EARLY_US", _always(100_000)),
+    "too-early": Defect("a job is granted 100 ms before its unit is free", late, "EARLY_US", _always(100_000)),
     "outage-is-grant": Defect(
-        "a time-out is taken for a grant", pipeline, "decide_without_store", _takes_an_outage_for_a_grant, "stall"
+        "a time-out is a grant", pipeline, "decide_without_store", _grants_during_an_outage, "stall"
     ),
-    "no-bells": Defect("no process hears of wakes", memory.MemoryStore, "listen", _rings_nobody),
+    "no-wakes": Defect("no process receives wakes", memory.MemoryStore, "listen", _wakes_no_process),
     "no-looks": Defect(
-        "a wake that was lost is never looked for", room, "_look_period_us", _does(10**15), "lose-bells,lose-answers"
+        "a lost wake is never found by a look", room, "_look_period_us", _returns(10**15), "lose-wakes,lose-answers"
     ),
     "endless-patience": Defect(
-        "others wait for a process that died", waitlist, "PATIENCE_US", _always(10**12), "kill,hang"
+        "jobs wait for those of a dead process", waitlist, "PATIENCE_US", _always(10**12), "kill,hang"
     ),
-    "not-asked-anew": Defect("jobs that the store lost do not ask anew", room.Room, "_request_again", _does(), "flush"),
+    "not-requested-again": Defect(
+        "jobs that the store lost make no new request", room.Room, "_request_again", _returns(), "flush"
+    ),
     "lease-not-renewed": Defect("a renewal extends no lease", ConcurrencyAlgorithm, "renew", _renews_nothing),
-    "pause-ignored": Defect("a pause is over at once", Pause, "at", _does(Pause())),
-    "wrong-clock-believed": Defect(
-        "what a wrong clock has written counts", GcraAlgorithm, "sanitize",
+    "pause-ignored": Defect("a pause is over at once", Pause, "at", _returns(Pause())),
+    "wrong-clock-kept": Defect(
+        "a state that a wrong clock wrote counts", GcraAlgorithm, "sanitize",
         lambda _: lambda self, state, now_us: state, "clock-ahead",
     ),
-    "wrong-wake-believed": Defect(
-        "a job that a wrong clock woke waits until then", decide, "_in_us",
+    "wrong-wake-kept": Defect(
+        "a job that a wrong clock woke waits until that time", decide, "_in_us",
         lambda _: lambda at_us, now_us: max(0, at_us - now_us), "clock-ahead,lose-answers,stall",
     ),
-    "outage-for-ever": Defect(
-        "a store that answers again is asked once a second", breaker.CircuitBreaker, "_record_answer", _does(), "stall"
+    "endless-outage": Defect(
+        "a store that replies again is called only once per second", breaker.CircuitBreaker, "_record_answer",
+        _returns(), "stall"
     ),
     "shares-forgotten": Defect(
         "all jobs count as one tenant's", waitlist.Waitlist, "new_place", _forgets_tenants
     ),
     "returned-twice": Defect(
-        "what another store denied is given back twice", memory, "return_units", _returns_twice
+        "units are returned twice after a denial by another store", memory, "return_units", _returns_twice
     ),
-    "wake-forgotten": Defect("a woken job is dropped", waker.Waker, "_start_one", _does()),
+    "wake-forgotten": Defect("a woken job is not started", waker.Waker, "_start_one", _returns()),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The faults of a run: each begins at an instant, may last for a while, and says in the history what it does."""
+"""The faults of a run. Each begins at a time, may last for some time, and notes in the history what it does."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Fault:
 
     @property
     def settles_us(self) -> int:
-        """When nothing is left of it, as docs/guarantees.md allows: see `SETTLES`."""
+        """When its effects are over, as docs/guarantees.md allows: see `SETTLES`."""
         return self.at_us + self.for_us + SETTLES.get(self.kind, 2 * SECOND)
 
 
 def kill(world: Any, server: Any, for_us: int) -> None:
-    """A process gets SIGKILL, and starts anew after a while."""
+    """A process gets SIGKILL, and starts again after some time."""
     process = world.random.choice(world.living) if world.living else None
     if process is not None:
         process.kill()
@@ -38,7 +38,7 @@ def kill(world: Any, server: Any, for_us: int) -> None:
 
 
 def hang(world: Any, server: Any, for_us: int) -> None:
-    """A process gets SIGSTOP, and SIGCONT after a while."""
+    """A process gets SIGSTOP, and SIGCONT after some time."""
     if world.living:
         process = world.random.choice(world.living)
         process.hangs_until = world.now + for_us
@@ -47,7 +47,7 @@ def hang(world: Any, server: Any, for_us: int) -> None:
 
 
 def cut(world: Any, server: Any, for_us: int) -> None:
-    """A process reaches the store no more, nor the store it; what was under way is lost."""
+    """A process and the store cannot reach each other, and the messages between them are lost."""
     if world.living:
         process = world.random.choice(world.living)
         world.note("cut off", process.name)
@@ -57,37 +57,37 @@ def cut(world: Any, server: Any, for_us: int) -> None:
 
 
 def stall(world: Any, server: Any, for_us: int) -> None:
-    """The server stands still, and then carries out what has reached it."""
+    """The server stops, and then runs the requests that have reached it."""
     server.stalls_until = world.now + for_us
 
 
 def restart(world: Any, server: Any, for_us: int) -> None:
-    """The server is away, and comes back with what it had stored."""
-    server.away_until = world.now + for_us
+    """The server is unavailable, and starts again with its data."""
+    server.unavailable_until = world.now + for_us
     server.disconnect()
 
 
 def lose_state(world: Any, server: Any, for_us: int) -> None:
-    """The server is away, and comes back empty."""
+    """The server is unavailable, and starts again without data."""
     restart(world, server, for_us)
     server.lose_state()
 
 
 def flush(world: Any, server: Any, for_us: int) -> None:
-    """The server loses what it stores, and stays there."""
+    """The server loses its data, and stays available."""
     server.lose_state()
 
 
 def lose_answers(world: Any, server: Any, for_us: int) -> None:
-    """A tenth of the answers do not arrive."""
+    """A tenth of the answers is lost."""
     server.answers_lost = 0.1
     world.at(world.now + for_us, setattr, server, "answers_lost", 0.0)
 
 
-def lose_bells(world: Any, server: Any, for_us: int) -> None:
-    """Half of the bells do not arrive."""
-    server.bells_lost = 0.5
-    world.at(world.now + for_us, setattr, server, "bells_lost", 0.0)
+def lose_wakes(world: Any, server: Any, for_us: int) -> None:
+    """Half of the wake messages are lost."""
+    server.wakes_lost = 0.5
+    world.at(world.now + for_us, setattr, server, "wakes_lost", 0.0)
 
 
 def clock_back(world: Any, server: Any, for_us: int) -> None:
@@ -101,7 +101,7 @@ def clock_forward(world: Any, server: Any, for_us: int) -> None:
 
 
 def clock_ahead(world: Any, server: Any, for_us: int) -> None:
-    """The server's clock is an hour ahead for a moment."""
+    """The server's clock is an hour ahead for a short time."""
 
     def end() -> None:
         server.offset -= 3600 * SECOND
@@ -112,7 +112,7 @@ def clock_ahead(world: Any, server: Any, for_us: int) -> None:
 
 
 def wall_clock(world: Any, server: Any, for_us: int) -> None:
-    """The clock of a worker's machine steps by up to an hour. That is to change nothing."""
+    """The clock of a worker's machine steps by up to an hour, which must have no effect."""
     for process in world.living[:1]:
         process.wall_offset = world.random.randrange(-3600, 3600) * SECOND
 
@@ -123,7 +123,7 @@ def deliver_late(world: Any, server: Any, for_us: int) -> None:
 
 
 def deliver_twice(world: Any, server: Any, for_us: int) -> None:
-    """A fifth of the messages is delivered twice, and one that waits is delivered a second time."""
+    """A fifth of the messages is delivered twice, and one waiting message is delivered a second time."""
     world.broker.twice = 0.2
     world.at(world.now + for_us, setattr, world.broker, "twice", 0.0)
     unacked = list(world.broker.unacked)
@@ -139,7 +139,7 @@ def deliver_never(world: Any, server: Any, for_us: int) -> None:
 
 
 def purge(world: Any, server: Any, for_us: int) -> None:
-    """Waiting messages are deleted, and their processes are not told."""
+    """Waiting messages are deleted, and their processes are not notified."""
     for message, process in list(world.broker.unacked.items()):
         if message.denied and world.random.random() < 0.3 and not process.dead:
             world.broker.ack(message)
@@ -151,7 +151,7 @@ def purge(world: Any, server: Any, for_us: int) -> None:
 
 KINDS: dict[str, Callable[[Any, Any, int], None]] = {
     "kill": kill, "hang": hang, "cut": cut, "stall": stall, "restart": restart, "lose-state": lose_state,
-    "flush": flush, "lose-answers": lose_answers, "lose-bells": lose_bells, "clock-back": clock_back,
+    "flush": flush, "lose-answers": lose_answers, "lose-wakes": lose_wakes, "clock-back": clock_back,
     "clock-forward": clock_forward, "clock-ahead": clock_ahead, "wall-clock": wall_clock,
     "deliver-late": deliver_late, "deliver-twice": deliver_twice, "deliver-never": deliver_never, "purge": purge,
 }  # fmt: skip
@@ -163,7 +163,7 @@ SETTLES: dict[str, int] = {
 
 
 def draw_faults(random: random.Random, kinds: list[str], count: int, seconds: float) -> list[Fault]:
-    """*count* faults of *kinds*, within the first two thirds of so many seconds."""
+    """Return *count* random faults of *kinds*, within the first two thirds of *seconds*."""
     last_us = max(SECOND, round(seconds * SECOND * 2 / 3))
     faults = [
         Fault(random.choice(kinds), random.randrange(300 * MS, last_us), random.choice((100, 400, 1000, 3000)) * MS)

@@ -1,4 +1,4 @@
-"""What a seed stands for: the limits, the jobs, the fleet and the faults of one run."""
+"""The plan that follows from a seed: the limits, the jobs, the fleet and the faults of one run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ STYLES = ("holds", "holds", "holds", "roams", "relays", "delays")
 
 def draw_plan(seed: int, kinds: list[str] | None = None) -> Plan:
     """
-    The plan of *seed*.
+    Return the plan of *seed*.
 
     Args:
-        kinds: Which faults there may be. None: any.
+        kinds: The allowed kinds of faults. None: any.
     """
     choose = random.Random(f"plan {seed}")
     style = choose.choice(STYLES)
@@ -61,7 +61,7 @@ def draw_limits(choose: random.Random, style: str) -> tuple[Limit, ...]:
     if kind < 0.93 and not isinstance(first, Concurrency):
         return first, Concurrency("slots", choose.randint(1, 4), lease=choose.randint(2, 5))
     if style == "relays":
-        return (first,)  # jobs ask in a process of their own
+        return (first,)  # jobs make their requests in another process
     return first, TokenBucket("own", f"{choose.choice((5, 10))}/s", burst=choose.randint(1, 5), scope="process")
 
 
@@ -69,7 +69,7 @@ def draw_limit(choose: random.Random, name: str, *, may_open: bool) -> Limit:
     amount, options = choose.choice((2, 5, 5, 10)), dict[str, Any]()
     if choose.random() < 0.2:
         options["share"] = Share("{tenant}")
-    if choose.random() < 0.1 and may_open:  # else: the known fault of README.md
+    if choose.random() < 0.1 and may_open:  # otherwise: the known fault of README.md
         options["on_store_failure"] = "open"
     if choose.random() < 0.05:
         options["queue"] = choose.randint(3, 20)
@@ -95,14 +95,14 @@ def cost_of(job: Job) -> int:
 
 
 def draw_jobs(choose: random.Random, limits: tuple[Limit, ...]) -> tuple[list[SimJob], float]:
-    """The jobs, and in how many seconds *limits* let them pass."""
+    """Return random jobs, and in how many seconds *limits* admit them."""
     slots = [limit for limit in limits if isinstance(limit, Concurrency)]
     body_us = choose.choice((100, 200, 300, 2000)) * MS if slots else choose.choice((1, 10, 50)) * MS
     rate = min(rate_of(limit, body_us) for limit in limits)
     count = min(40, max(10, round(rate * choose.randint(5, 15))))
     seconds = count / rate
     within = choose.choice((MS, SECOND, 3 * SECOND, round(seconds * SECOND * 1.5)))
-    hears_429 = 0.05 if choose.random() < 0.15 else 0
+    receives_429 = 0.05 if choose.random() < 0.15 else 0
     max_wait = choose.choice((1, 3)) if choose.random() < 0.1 else None
     jobs = [
         SimJob(
@@ -111,7 +111,7 @@ def draw_jobs(choose: random.Random, limits: tuple[Limit, ...]) -> tuple[list[Si
             max(MS, round(body_us * choose.uniform(0.5, 1.5))),
             {"key": choose.choice("ab"), "tenant": choose.choice("uvvww"), "cost": choose.randint(1, 3)},
             max_wait if choose.random() < 0.5 else None,
-            choose.choice((0.3, 1.5)) if choose.random() < hears_429 else 0,
+            choose.choice((0.3, 1.5)) if choose.random() < receives_429 else 0,
         )
         for _ in range(count)
     ]
@@ -119,7 +119,7 @@ def draw_jobs(choose: random.Random, limits: tuple[Limit, ...]) -> tuple[list[Si
 
 
 def rate_of(limit: Any, body_us: float) -> float:
-    """Jobs a second."""
+    """Return how many jobs per second *limit* admits."""
     if isinstance(limit, Concurrency):
         return limit.amount * SECOND / body_us
     return limit.amount * SECOND / limit.period_us / (2 if callable(limit.cost) else 1)

@@ -26,7 +26,7 @@ HORIZON_US = 600 * SECOND
 
 
 class Errors(logging.Handler):
-    """The errors that throttlekit logs, as lines of the history."""
+    """A log handler that adds the errors of throttlekit to the history."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)
@@ -38,25 +38,25 @@ class Errors(logging.Handler):
 
 
 def simulate(seed: int, kinds: list[str] | None = None) -> tuple[World, list[str]]:
-    """Run *seed*. Returns the world, with its history, and the promises that it broke."""
+    """Run *seed*. Return the world with its history, and the promises that it broke."""
     world = World(draw_plan(seed, kinds))
     try:
         run_logged(world, HORIZON_US)
-    except Exception:  # of a thread of a process: none of the shipped code, or of an adapter, may end so
+    except Exception:  # raised in a thread of a process: neither the shipped code nor an adapter may raise
         world.scheduler.close()
         return world, [traceback.format_exc()]
     return world, check(world)
 
 
 def run_logged(world: World, until_us: int) -> None:
-    """Run *world*; what throttlekit logs as an error becomes a line of its history."""
+    """Run *world*, and add each error that throttlekit logs to its history."""
     log = logging.getLogger("throttlekit")
     log.propagate, log.handlers = False, [Errors(world)]
     world.run(until_us)
 
 
 def describe(plan: Plan) -> list[str]:
-    """What a seed stands for, in a few lines."""
+    """Return a plan in a few lines."""
     fleet = f"{plan.processes} processes of {plan.threads} threads, {plan.stores} stores"
     return [
         f"seed {plan.seed}: {len(plan.jobs)} jobs, {fleet}, style {plan.style}",
@@ -68,10 +68,10 @@ def describe(plan: Plan) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, metavar="N", help="replay this run, and print its history")
-    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="run so many seeds")
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="the first of them")
-    parser.add_argument("--minutes", type=float, metavar="M", help="run seeds for so long instead")
-    parser.add_argument("--faults", metavar="LIST", help=f"the faults there may be, '' for none: {','.join(KINDS)}")
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the first seed")
+    parser.add_argument("--minutes", type=float, metavar="M", help="run seeds for M minutes instead")
+    parser.add_argument("--faults", metavar="LIST", help=f"the allowed faults, '' for none: {','.join(KINDS)}")
     parser.add_argument("--defect", choices=DEFECTS, help="run with this defect, until it is found")
     options = parser.parse_args()
     defect = DEFECTS.get(options.defect)
@@ -95,7 +95,7 @@ def replay(seed: int, kinds: list[str] | None) -> int:
 
 
 def run_seeds(seeds: range, end: float, kinds: list[str] | None, *, until_found: bool) -> int:
-    """Run *seeds* until the monotonic clock shows *end*. Prints the history of the first that breaks a promise."""
+    """Run *seeds* until the monotonic clock shows *end*. Print the history of the first that breaks a promise."""
     began, ran, failed = time.monotonic(), 0, list[int]()
     with suppress(KeyboardInterrupt):
         for seed in seeds:
@@ -109,7 +109,7 @@ def run_seeds(seeds: range, end: float, kinds: list[str] | None, *, until_found:
                 print(*world.history, sep="\n")
             print(*describe(world.plan), *broken[:5], sep="\n")
             shown = "" if kinds is None else f" --faults '{','.join(kinds)}'"
-            print(f"replay it: python tests/simulation/run.py --seed {seed}{shown}", flush=True)
+            print(f"replay: python tests/simulation/run.py --seed {seed}{shown}", flush=True)
             failed.append(seed)
     print(f"{ran} seeds in {time.monotonic() - began:.0f} s: {len(failed)} broke a promise {failed or ''}")
     return bool(failed)

@@ -1,10 +1,10 @@
 """
-Fixed scenarios with numbers: how much of a limit is used, the questions and requests a job, and the order.
+Fixed scenarios with numbers: how much of a limit is used, the decisions and store requests per job, and the order.
 
     python tests/simulation/scenarios.py [NAME ...] [--seed N]
 
-Prints the numbers of each as a line of JSON. The fleet is that of `world.py`: 8 processes of 8 threads whose requests
-and answers take 0.5 ms each. `test_scenarios.py` has the bounds of the numbers.
+Prints the numbers of each scenario as a line of JSON. The fleet is that of `world.py`: 8 processes of 8 threads whose
+requests and answers take 0.5 ms each. `test_scenarios.py` has the bounds of the numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from run import run_logged  # isort: skip: it puts throttlekit on virtual time
-from check import check_safety, first_asks, read_bodies
+from check import check_safety, first_requests, read_bodies
 from plan import cost_of
 from scheduler import MS, SECOND
 from world import Plan, SimJob, Workflow, World
@@ -28,11 +28,11 @@ from throttlekit import Concurrency, Share, StoreUnavailable, TokenBucket
 from throttlekit._core.storage_keys import bucket_name
 
 AT_ONCE_US = 10 * MS
-"""Jobs whose first questions, or whose grants, are no further apart are in no order."""
+"""Jobs whose first requests or grants are within this time of each other have no defined order."""
 
 
 class Act(NamedTuple):
-    """Something that happens at a time, for `Plan.faults`."""
+    """An action at a time, for `Plan.faults`."""
 
     at_us: int
     begin: Callable[[World], object]
@@ -41,7 +41,9 @@ class Act(NamedTuple):
 
 @dataclass
 class Scenario:
-    """A plan, how long it runs, and which of its limits the numbers are of: from *begin* to *end* of the run."""
+    """
+    A plan and how long it runs. The numbers are those of its first limit, from *begin* to *seconds* of the run.
+    """
 
     plan: Plan
     seconds: float
@@ -50,7 +52,7 @@ class Scenario:
     key: str = ""
     more: Callable[[Run], dict[str, float]] = lambda run: {}
     until: float = 0
-    """When the run ends, if later."""
+    """When the run ends, if that is later."""
 
 
 SCENARIOS: dict[str, Callable[[random.Random], Scenario]] = {}
@@ -61,7 +63,7 @@ def scenario(make: Callable[[random.Random], Scenario]) -> Callable[[random.Rand
     return make
 
 
-# What a run had
+# The numbers of a run
 
 
 class Run:
@@ -77,10 +79,10 @@ class Run:
             if each.what == "granted"
             for bucket in each.detail["buckets"]
         }
-        self.first = {id: (rank, at_us) for rank, (id, at_us) in enumerate(first_asks(self.world.history).items())}
+        self.first = {id: (rank, at_us) for rank, (id, at_us) in enumerate(first_requests(self.world.history).items())}
 
     def of(self, limit: Any, begin: float, end: float, key: str = "") -> list[tuple[int, int, SimJob]]:
-        """When *limit* granted jobs that ran, the cost, and the job, in that order."""
+        """Return when *limit* granted jobs that ran, the cost, and the job, in the order of the grants."""
         bucket = bucket_name(limit.name, key, limit.fingerprint)
         found = [
             (self.granted[body.job, bucket], each.cost, self.jobs[body.job])
@@ -91,7 +93,7 @@ class Run:
         return sorted((each for each in found if begin * SECOND <= each[0] < end * SECOND), key=lambda each: each[0])
 
     def use(self, limit: Any, rate: float, begin: float, end: float, key: str = "") -> float:
-        """How much of *rate* units a second were granted from *begin* to *end*."""
+        """Return how much of *rate* units per second was granted from *begin* to *end*."""
         return sum(cost for _, cost, _ in self.of(limit, begin, end, key)) / (rate * (end - begin))
 
     def numbers(self, limit: Any, rate: float, begin: float, end: float, key: str = "") -> dict[str, float]:
@@ -101,7 +103,7 @@ class Run:
         count = max(1, len(jobs))
         return {
             "use": self.use(limit, rate, begin, end, key),
-            "asks": sum(job.asks for job in jobs) / count,
+            "decisions": sum(job.decisions for job in jobs) / count,
             "deliveries": sum(job.deliveries for job in jobs) / count,
             "requests": sum(server.requests for server in self.world.servers) / max(1, len(self.began)),
             "late %": 100 * late / count,
@@ -109,20 +111,23 @@ class Run:
         }
 
     def _out_of_order(self, granted: list[tuple[int, int, SimJob]]) -> tuple[int, int]:
-        """How many jobs were passed by a later one of their tenant, and by how many places at worst."""
+        """Return how many jobs were granted after a later job of their tenant, and by how many positions at most."""
         late, worst = 0, 0
         for tenant in {job.kwargs.get("tenant") for *_, job in granted}:
-            those = [(at_us, *self.first[job.id]) for at_us, _, job in granted if job.kwargs.get("tenant") == tenant]
-            ranks = {rank: place for place, rank in enumerate(sorted(rank for _, rank, _ in those))}
-            for place, (at_us, rank, asked_us) in enumerate(those):
-                ahead = any(asked > asked_us + AT_ONCE_US and at < at_us - AT_ONCE_US for at, _, asked in those[:place])
-                late, worst = late + ahead, max(worst, abs(ranks[rank] - place) if ahead else 0)
+            some = [(at_us, *self.first[job.id]) for at_us, _, job in granted if job.kwargs.get("tenant") == tenant]
+            ranks = {rank: position for position, rank in enumerate(sorted(rank for _, rank, _ in some))}
+            for position, (at_us, rank, requested_us) in enumerate(some):
+                ahead = any(
+                    requested > requested_us + AT_ONCE_US and at < at_us - AT_ONCE_US
+                    for at, _, requested in some[:position]
+                )
+                late, worst = late + ahead, max(worst, abs(ranks[rank] - position) if ahead else 0)
         return late, worst
 
     def waits(self, tenant: str, percent: int = 99) -> float:
-        """Within how many seconds so many of the tenant's jobs began."""
-        those = [job for job in self.jobs.values() if job.kwargs["tenant"].startswith(tenant)]
-        waits = sorted((self.began.get(job.id, 99 * SECOND) - job.sent_us) / SECOND for job in those)
+        """Return within how many seconds *percent* of the tenant's jobs began."""
+        some = [job for job in self.jobs.values() if job.kwargs["tenant"].startswith(tenant)]
+        waits = sorted((self.began.get(job.id, 99 * SECOND) - job.sent_us) / SECOND for job in some)
         return waits[len(waits) * percent // 100 - 1]
 
     @property
@@ -131,7 +136,7 @@ class Run:
 
 
 def measure(name: str, seed: int = 1) -> dict[str, Any]:
-    """The numbers of a scenario. "broken": what it broke of the first two promises."""
+    """Return the numbers of a scenario. "broken" has the violations of the first two promises."""
     found = SCENARIOS[name](random.Random(seed))
     run = Run(found)
     numbers = run.numbers(found.plan.limits[0], found.rate, found.begin, found.seconds, found.key)
@@ -151,7 +156,7 @@ def plan(jobs: list[SimJob], *limits: Any, processes: int = 8, threads: int = 8,
 
 
 def jobs(count: int, every_us: int = 100, body_us: int = 2 * MS, **more: Any) -> list[SimJob]:
-    """*count* jobs, one sent after the other. What is a function in *more* is called with each job's number."""
+    """Return *count* jobs, sent one after the other. Functions in *more* are called with each job's number."""
 
     def make(number: int) -> SimJob:
         found = {name: what(number) if callable(what) else what for name, what in more.items()}
@@ -162,9 +167,9 @@ def jobs(count: int, every_us: int = 100, body_us: int = 2 * MS, **more: Any) ->
     return [make(number) for number in range(count)]
 
 
-def named(*those: list[SimJob]) -> list[SimJob]:
-    """All of them in the order in which they are sent, with ids that are in that order too."""
-    found = sorted((job for each in those for job in each), key=lambda job: job.sent_us)
+def in_order_sent(*some: list[SimJob]) -> list[SimJob]:
+    """Return all jobs in the order in which they are sent, with ids in the same order."""
+    found = sorted((job for each in some for job in each), key=lambda job: job.sent_us)
     for number, job in enumerate(found):
         job.id = f"job{number:05d}"
     return found
@@ -174,22 +179,22 @@ def backlog(
     rate: float, burst: int, *acts: Act, seconds: float = 20, begin: float = 3, until: float = 0,
     more: Callable[[Run], dict[str, float]] = lambda run: {}, **options: Any,
 ) -> Scenario:  # fmt: skip
-    """More jobs than may run in *seconds*, all sent at once."""
+    """Return a scenario with more jobs than may run in *seconds*, all sent at once."""
     limit = TokenBucket("partner", (round(rate), 1), burst=burst)
-    those = named(jobs(int(rate * seconds * 1.2) + burst))
-    return Scenario(plan(those, limit, faults=list(acts), **options), seconds, rate, begin, more=more, until=until)
+    some = in_order_sent(jobs(int(rate * seconds * 1.2) + burst))
+    return Scenario(plan(some, limit, faults=list(acts), **options), seconds, rate, begin, more=more, until=until)
 
 
 def at(seconds: float, do: Callable[[World], object]) -> Act:
     return Act(round(seconds * SECOND), do)
 
 
-def lost(answers: float = 0, bells: float = 0, *, from_s: float = 0) -> Act:
-    """So much of the answers and of the bells is lost from then on."""
+def lost(answers: float = 0, wakes: float = 0, *, from_s: float = 0) -> Act:
+    """Lose these parts of the answers and of the wake messages from *from_s* on."""
 
     def begin(world: World) -> None:
         for server in world.servers:
-            server.answers_lost, server.bells_lost = answers, bells
+            server.answers_lost, server.wakes_lost = answers, wakes
 
     return at(from_s, begin)
 
@@ -218,7 +223,7 @@ def kill(seconds: float, numbers: range, back_s: float | None = None) -> Act:
 
 
 def step(seconds: float, by_s: float) -> Act:
-    """The stores' clocks step."""
+    """Step the clocks of the stores by *by_s*."""
 
     def begin(world: World) -> None:
         for server in world.servers:
@@ -233,7 +238,7 @@ def flush(seconds: float) -> Act:
 
 
 def pause(seconds: float, for_s: float) -> Act:
-    """An operator pauses each limit, from a process that runs."""
+    """Pause each limit, as an operator does, from a running process."""
 
     def pause_all(process: Any) -> None:
         with suppress(StoreUnavailable):
@@ -261,8 +266,8 @@ rates("r50b10", 50, 10)
 rates("legs_b1", 50, 1, leg=(MS // 2, 20 * MS))
 rates("legs_b10", 50, 10, leg=(MS // 2, 20 * MS))
 rates("fast1000", 1000, 100, seconds=6, processes=16)
-rates("lost_bells", 50, 10, lost(bells=0.05))
-rates("no_bells", 50, 10, lost(bells=1))
+rates("lost_bells", 50, 10, lost(wakes=0.05))
+rates("no_bells", 50, 10, lost(wakes=1))
 rates("lost_answers", 50, 10, lost(answers=0.02))
 rates("many_processes", 1, 1, seconds=120, processes=200, threads=1)
 rates("clock_back", 50, 10, step(6, -1), step(12, 60))
@@ -274,7 +279,7 @@ rates(
 
 
 def use(begin: float, end: float) -> Callable[[Run], dict[str, float]]:
-    """How much was used from *begin* to *end*, the time just after a fault."""
+    """Add the use from *begin* to *end*, the time just after a fault, to the numbers."""
     return lambda run: {"after": run.use(run.scenario.plan.limits[0], run.scenario.rate, begin, end)}
 
 
@@ -286,43 +291,44 @@ rates("paused", 50, 10, pause(8, 6), seconds=25, begin=14, more=use(14, 16))
 
 @scenario
 def paused_slow(choose: random.Random) -> Scenario:
-    """At 1/s, a burst gathers in a pause, and many jobs come as it ends."""
+    """At 1/s, the bucket fills in a pause, and many jobs are sent when it ends."""
     limit = TokenBucket("partner", "1/s", burst=20)
     late = jobs(100, 4 * MS)
     for job in late:
         job.sent_us += 34_900 * MS
-    return Scenario(plan(named(jobs(40), late), limit, faults=[pause(5, 30)]), 100, 1, 35)
+    return Scenario(plan(in_order_sent(jobs(40), late), limit, faults=[pause(5, 30)]), 100, 1, 35)
 
 
 @scenario
 def costs(choose: random.Random) -> Scenario:
     """Jobs that cost 1 to 10 of a burst of 10."""
     limit = TokenBucket("partner", "50/s", burst=10, cost=cost_of)
-    return Scenario(plan(named(jobs(350, cost=lambda n: choose.randint(1, 10))), limit), 20, 50)
+    return Scenario(plan(in_order_sent(jobs(350, cost=lambda n: choose.randint(1, 10))), limit), 20, 50)
 
 
 @scenario
 def expiring(choose: random.Random) -> Scenario:
-    """Of jobs that come four times as fast as they may run, each wants to wait for 3 s."""
+    """Jobs are sent four times as fast as they may run, each with a `max_wait` of 3 s."""
     limit = TokenBucket("partner", "50/s", burst=10)
-    return Scenario(plan(named(jobs(200 * 20, SECOND // 200, max_wait=3)), limit), 20, 50, 5)
+    return Scenario(plan(in_order_sent(jobs(200 * 20, SECOND // 200, max_wait=3)), limit), 20, 50, 5)
 
 
 @scenario
 def keys(choose: random.Random) -> Scenario:
     """100 keys of 1/s each, all with a backlog."""
     limit = TokenBucket("own", "1/s", burst=1, key="{key}")
-    those = named(jobs(100 * 20, 50, key=lambda n: f"k{n % 100}"))
+    some = in_order_sent(jobs(100 * 20, 50, key=lambda n: f"k{n % 100}"))
 
     def more(run: Run) -> dict[str, float]:
         each = [run.numbers(limit, 1, 5, 15, f"k{number}") for number in range(100)]
         uses = [found["use"] for found in each]
         return {
-            "use": sum(uses) / 100, "worst key": min(uses), "asks": sum(found["asks"] for found in each) / 100,
+            "use": sum(uses) / 100, "worst key": min(uses),
+            "decisions": sum(found["decisions"] for found in each) / 100,
             "late %": max(found["late %"] for found in each),
         }  # fmt: skip
 
-    return Scenario(plan(those, limit, threads=16), 15, 1, 5, more=more)
+    return Scenario(plan(some, limit, threads=16), 15, 1, 5, more=more)
 
 
 # Tenants
@@ -337,19 +343,19 @@ def flooded(choose: random.Random, **more: Any) -> Scenario:
     for job in light:
         job.sent_us = choose.randrange(2 * SECOND, 18 * SECOND)
     return Scenario(
-        plan(named(heavy, light), SHARED, **more), 20, 50, more=lambda run: {"light p99": run.waits("light")}
+        plan(in_order_sent(heavy, light), SHARED, **more), 20, 50, more=lambda run: {"light p99": run.waits("light")}
     )
 
 
 @scenario
 def flood(choose: random.Random) -> Scenario:
-    """A heavy tenant's backlog, and ten light ones whose jobs come one by one."""
+    """A heavy tenant has a backlog, and the jobs of ten light tenants are sent one by one."""
     return flooded(choose)
 
 
 @scenario
 def expiring_tenant(choose: random.Random) -> Scenario:
-    """Two equal tenants. The jobs of one come three times as fast as they may run, and wait for at most 3 s."""
+    """Two equal tenants. The jobs of one are sent three times as fast as they may run, and wait for at most 3 s."""
     brief, patient = (
         jobs(75 * 25, SECOND // 75, tenant=tenant, max_wait=wait) for tenant, wait in (("brief", 3), ("patient", None))
     )
@@ -358,26 +364,26 @@ def expiring_tenant(choose: random.Random) -> Scenario:
         granted = [job for *_, job in run.of(SHARED, 8, 25) if job.kwargs["tenant"] == "brief"]
         return {"brief use": len(granted) / (25 * 17)}
 
-    return Scenario(plan(named(brief, patient), SHARED), 25, 50, 8, more=more)
+    return Scenario(plan(in_order_sent(brief, patient), SHARED), 25, 50, 8, more=more)
 
 
 @scenario
 def classes(choose: random.Random) -> Scenario:
-    """Strict priorities: jobs of the first class come before a backlog of the second."""
+    """Strict priorities: jobs of the first class are granted before a backlog of the second."""
     share = Share("{tenant}", weight={"high": 2}, strict=True)
     high = jobs(150, 0, tenant="high")
     for job in high:
         job.sent_us = choose.randrange(2 * SECOND, 18 * SECOND)
     limit = TokenBucket("partner", "50/s", burst=10, share=share)
-    those = named(jobs(1200, tenant="low"), high)
-    return Scenario(plan(those, limit), 20, 50, more=lambda run: {"high p99": run.waits("high")})
+    some = in_order_sent(jobs(1200, tenant="low"), high)
+    return Scenario(plan(some, limit), 20, 50, more=lambda run: {"high p99": run.waits("high")})
 
 
 @scenario
 def zipf(choose: random.Random) -> Scenario:
-    """300 tenants, twice as many jobs as may run."""
-    those = jobs(2000, SECOND // 100, tenant=lambda n: f"t{min(299, int(300 ** choose.random()) - 1)}")
-    return Scenario(plan(named(those), SHARED), 20, 50, 5)
+    """300 tenants send twice as many jobs as may run."""
+    some = jobs(2000, SECOND // 100, tenant=lambda n: f"t{min(299, int(300 ** choose.random()) - 1)}")
+    return Scenario(plan(in_order_sent(some), SHARED), 20, 50, 5)
 
 
 # Slots
@@ -386,41 +392,41 @@ def zipf(choose: random.Random) -> Scenario:
 @scenario
 def slots(choose: random.Random) -> Scenario:
     limit = Concurrency("slots", 8, lease=30)
-    return Scenario(plan(named(jobs(1800, body=lambda n: choose.randint(80, 120) * MS)), limit), 20, 80)
+    return Scenario(plan(in_order_sent(jobs(1800, body=lambda n: choose.randint(80, 120) * MS)), limit), 20, 80)
 
 
 @scenario
 def one_slot(choose: random.Random) -> Scenario:
-    return Scenario(plan(named(jobs(150, body_us=200 * MS)), Concurrency("slots", 1, lease=30)), 20, 5)
+    return Scenario(plan(in_order_sent(jobs(150, body_us=200 * MS)), Concurrency("slots", 1, lease=30)), 20, 5)
 
 
 @scenario
 def workflows(choose: random.Random) -> Scenario:
     """60 workflows of three jobs, all queued at once, hold two slots."""
     limit = Concurrency("flows", 2, lease=3600, held_by="{workflow}")
-    those = named(jobs(180, body_us=200 * MS, workflow=lambda n: f"w{n % 60}"))
+    some = in_order_sent(jobs(180, body_us=200 * MS, workflow=lambda n: f"w{n % 60}"))
     flows = [Workflow(limit, 3) for _ in range(60)]
-    for number, job in enumerate(those):
+    for number, job in enumerate(some):
         job.workflow = flows[number % 60]
     return Scenario(
-        plan(those, limit, processes=4, threads=4), 20, 1, 0,
+        plan(some, limit, processes=4, threads=4), 20, 1, 0,
         more=lambda run: {"left": run.left, "seconds": max(run.began.values()) / SECOND},
     )  # fmt: skip
 
 
 @scenario
 def rate_and_slots(choose: random.Random) -> Scenario:
-    """20/s, and four slots that bodies of .15 s hold: the rate binds, and the slots nearly."""
+    """20/s, and four slots that bodies of 0.15 s hold: the rate binds, and the slots almost do."""
     rate, four = TokenBucket("rate", "20/s", burst=2), Concurrency("slots", 4, lease=30)
-    those = named(jobs(500, body=lambda n: choose.randint(120, 180) * MS))
-    return Scenario(plan(those, rate, four), 20, 20, 5)
+    some = in_order_sent(jobs(500, body=lambda n: choose.randint(120, 180) * MS))
+    return Scenario(plan(some, rate, four), 20, 20, 5)
 
 
 # Several limits
 
 
 def two(**more: Any) -> Scenario:
-    """A limit that all share, and a key's own: one key has more jobs than its limit lets pass."""
+    """A limit for all jobs and one for each key: one key has more jobs than its limit admits."""
     shared, own = TokenBucket("shared", "50/s", burst=10), TokenBucket("own", "10/s", burst=5, key="{key}")
     heavy = jobs(40 * 25, SECOND // 40, key="k0", tenant="k0")
     light = [jobs(8 * 25, SECOND // 8, key=f"k{key}", tenant=f"k{key}") for key in range(1, 4)]
@@ -428,9 +434,9 @@ def two(**more: Any) -> Scenario:
 
     def heavy_key(run: Run) -> dict[str, float]:
         found = run.numbers(own, 10, 8, 25, "k0")
-        return {"heavy key": found["use"], "heavy late %": found["late %"], "heavy asks": found["asks"]}
+        return {"heavy key": found["use"], "heavy late %": found["late %"], "heavy decisions": found["decisions"]}
 
-    return Scenario(plan(named(heavy, *light, none), shared, own, **more), 25, 50, 8, more=heavy_key)
+    return Scenario(plan(in_order_sent(heavy, *light, none), shared, own, **more), 25, 50, 8, more=heavy_key)
 
 
 @scenario
@@ -440,50 +446,51 @@ def two_limits(choose: random.Random) -> Scenario:
 
 @scenario
 def two_stores(choose: random.Random) -> Scenario:
-    """The same, with the keys' limits in another store."""
+    """As `two_limits`, with the keys' limits in another store."""
     return two(stores=2)
 
 
 @scenario
 def fast_and_slow(choose: random.Random) -> Scenario:
-    """A fast limit with a small burst, and one with a burst of 1 for which half of the jobs are granted early."""
+    """A fast limit with a small burst, and one with a burst of 1, for which half of the jobs are granted early."""
     fast, slow = TokenBucket("fast", "1000/s", burst=10), TokenBucket("slow", "200/s", burst=1)
-    those = named(jobs(5000, limits=lambda n: (fast,) if n % 4 else (fast, slow)))
-    return Scenario(plan(those, fast, slow), 4, 1000, 1)
+    some = in_order_sent(jobs(5000, limits=lambda n: (fast,) if n % 4 else (fast, slow)))
+    return Scenario(plan(some, fast, slow), 4, 1000, 1)
 
 
-# Jobs that come back by a delay
+# Jobs that are redelivered after a delay
 
 
 def by_delays(
     name: str, lateness: float, burst: int, *, held: int = 0, rate: int = 50, new: float = 0, left: float = 1.2
 ) -> None:
     """
-    Jobs that come back by a delay, up to so many seconds late.
+    Add a scenario whose jobs are redelivered after a delay.
 
     Args:
-        held: Besides each of them, so many jobs are held by their processes.
-        new: So much of the rate comes as new jobs all the time, besides a backlog.
+        lateness: How many seconds late a job is redelivered at most.
+        held: How many jobs are held by their processes for each job that is redelivered.
+        new: The part of the rate that is sent as new jobs all the time, in addition to a backlog.
     """
 
     def make(choose: random.Random) -> Scenario:
         limit = TokenBucket("partner", (rate, 1), burst=burst)
         first = jobs(rate * (10 if new else 24), style=lambda n: "holds" if n % (held + 1) else "")
         more = jobs(int(20 * rate * new), round(SECOND / (rate * new)) if new else 0)
-        return Scenario(plan(named(first, more), limit, style="delays", lateness=lateness), 20, rate, 5)
+        return Scenario(plan(in_order_sent(first, more), limit, style="delays", lateness=lateness), 20, rate, 5)
 
     SCENARIOS[name] = make
 
 
 def slots_by_delays(name: str, lateness: float, held: int) -> None:
-    """The same for slots, which bodies of .1 s hold."""
+    """Add the same scenario for slots, which bodies of 0.1 s hold."""
 
     def make(choose: random.Random) -> Scenario:
-        those = jobs(
+        some = jobs(
             80 * 24, body=lambda n: choose.randint(80, 120) * MS, style=lambda n: "holds" if n % (held + 1) else ""
         )
         limit = Concurrency("slots", 8, lease=30)
-        return Scenario(plan(named(those), limit, style="delays", lateness=lateness), 20, 80, 5)
+        return Scenario(plan(in_order_sent(some), limit, style="delays", lateness=lateness), 20, 80, 5)
 
     SCENARIOS[name] = make
 
@@ -518,16 +525,16 @@ def late_flood(choose: random.Random) -> Scenario:
 
 
 def losing(name: str, burst: int) -> None:
-    """Three of four jobs that were denied never come back."""
+    """Add a scenario in which three of four denied jobs are never redelivered."""
 
     def make(choose: random.Random) -> Scenario:
         limit = TokenBucket("partner", "50/s", burst=burst)
-        those = named(jobs(1000, lost_if_denied=lambda n: n % 4 > 0))
+        some = in_order_sent(jobs(1000, lost_if_denied=lambda n: n % 4 > 0))
 
         def more(run: Run) -> dict[str, float]:
             return {"left": run.left, "seconds": max(run.began.values()) / SECOND}
 
-        return Scenario(plan(those, limit, style="delays"), 60, 50, 0, more=more)
+        return Scenario(plan(some, limit, style="delays"), 60, 50, 0, more=more)
 
     SCENARIOS[name] = make
 
@@ -541,20 +548,20 @@ losing("late_lost_b1", 1)
 
 def everything(name: str, seed: int, stores: int) -> None:
     """
-    Processes are killed and hang, bells and answers are lost, the stores lose their state, their clocks step, and the
-    limits are paused, at random, for the first 25 s: each job runs in the end.
+    Add a scenario with random faults in the first 25 s: processes are killed and hang, wake messages and answers are
+    lost, the stores lose their state, their clocks step, and the limits are paused. Each job runs in the end.
     """
 
     def make(_: random.Random) -> Scenario:
         choose = random.Random(seed)
         limit, other = TokenBucket("partner", "50/s", burst=10, cost=cost_of), TokenBucket("own", "30/s", burst=5)
-        those = jobs(
+        some = jobs(
             600,
             0,
             cost=lambda n: choose.randint(1, 3),
             limits=lambda n: (limit, other) if choose.random() < 0.3 else (limit,),
         )
-        for job in those:
+        for job in some:
             job.sent_us = choose.randrange(13 * SECOND)
         acts = [lost(0.02, 0.02), lost(from_s=25)]
         for _ in range(12):
@@ -563,7 +570,7 @@ def everything(name: str, seed: int, stores: int) -> None:
             acts.append(choose.choice((
                 kill(when, one, 2), hang(when, one, 3), flush(when), step(when, choose.uniform(-2, 2)), pause(when, 2)
             )))  # fmt: skip
-        found = plan(named(those), limit, other, stores=stores, faults=acts, redelivered_in=5 * SECOND)
+        found = plan(in_order_sent(some), limit, other, stores=stores, faults=acts, redelivered_in=5 * SECOND)
         return Scenario(found, 120, 50, 0, more=lambda run: {"left": run.left})
 
     SCENARIOS[name] = make
@@ -576,7 +583,7 @@ for _seed in range(8):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the scenarios to run; default: all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--list", action="store_true", help="print only the names")
     options = parser.parse_args()

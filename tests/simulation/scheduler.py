@@ -2,9 +2,9 @@
 Virtual time for the shipped code: each of its threads is a greenlet, and one clock jumps from event to event.
 
 `load` imports throttlekit with modules `time`, `threading`, `random` and `os` whose clocks, threads, locks and random
-bytes are those of the current `Scheduler`. So the shipped wakers, breakers, heartbeats and pauses run as they are, and
-nothing depends on the machine: a seed gives one history. One greenlet runs at any moment. Another one may go on
-wherever the code waits, and, at random, wherever it takes a lock.
+bytes are those of the current `Scheduler`. So the shipped wakers, breakers, heartbeats and pauses run unchanged, and
+nothing depends on the machine: a seed has one history. One greenlet runs at a time. Another one may continue when the
+code waits, and, at random, when it takes a lock.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ EPOCH_US = 1_800_000_000_000_000
 """The wall clock's time at the start of a run."""
 
 PREEMPTED = 0.05
-"""How often a thread that takes a lock is interrupted, for up to `LONGEST_INTERRUPTION`."""
+"""The probability that a thread that takes a lock is interrupted, for up to `LONGEST_INTERRUPTION`."""
 LONGEST_INTERRUPTION = 300
 
 
 class Host:
-    """Where threads run: a process. One that is dead runs no more; one that hangs goes on afterwards."""
+    """A process, in which threads run. A dead process runs no more; a process that hangs continues later."""
 
     def __init__(self) -> None:
         self.dead, self.hangs_until, self.wall_offset = False, 0, 0
 
 
 class Task:
-    """A thread."""
+    """A virtual thread."""
 
     __slots__ = ("greenlet", "host", "joined", "over", "thread", "ticket")
 
@@ -53,7 +53,7 @@ class Task:
 
 
 class Scheduler:
-    """The clock and the events of one run. The last one that was made is `Scheduler.current`."""
+    """The clock and the events of one run. The last scheduler that was created is `Scheduler.current`."""
 
     current: Scheduler
 
@@ -74,7 +74,7 @@ class Scheduler:
             what(*arguments)
 
     def close(self) -> None:
-        """End all threads where they are."""
+        """End all threads."""
         self.closed = True
         for task in self._tasks:
             if not task.over:
@@ -101,7 +101,7 @@ class Scheduler:
         return task
 
     def block(self, for_us: int | None = None) -> bool:
-        """Let the current thread wait until it is woken, or for so long. Returns whether it was woken."""
+        """Let the current thread wait until it is woken, or for *for_us*. Return whether it was woken."""
         if self.closed or self.task is None:
             raise GreenletExit
         task = self.task
@@ -130,7 +130,7 @@ class Scheduler:
 
 
 class Lock:
-    """`threading.Lock`: it passes to those that wait in their order."""
+    """`threading.Lock`: waiting threads get it in their order."""
 
     reentrant = False
 
@@ -154,7 +154,7 @@ class Lock:
         else:
             assert scheduler.task is not None, "an event must not wait for a lock"
             self._waiting.append(scheduler.task)
-            scheduler.block()  # whoever releases it hands it over
+            scheduler.block()  # `release` makes the first waiting task the owner
         return True
 
     def release(self) -> None:
@@ -182,7 +182,7 @@ class RLock(Lock):
 
 
 class Condition:
-    """`threading.Condition`, with a lock of its own."""
+    """`threading.Condition`, which creates its lock."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -235,7 +235,7 @@ class Event:
 
 
 class Thread:
-    """`threading.Thread`: it runs in the process that starts it, and ends with it."""
+    """`threading.Thread`: it runs in the process that starts it, and ends with that process."""
 
     def __init__(self, target: Any = None, args: Any = (), name: str = "", daemon: bool = False, **_: object) -> None:
         self._target, self._args, self.name, self._task = target, args, name, None
@@ -272,7 +272,7 @@ def _sleep(seconds: float) -> None:
 
 
 class _Module:
-    """A module of the standard library, some names of which are virtual."""
+    """A module of the standard library in which some names are virtual."""
 
     def __init__(self, real: Any, **names: Any) -> None:
         self._real = real
@@ -300,10 +300,10 @@ VIRTUAL = {
 
 def load() -> None:
     """
-    Import throttlekit anew, on virtual time, for the rest of this process. To be called before anything else imports
-    it. Modules that need another package, and are not of the engine, are left out.
+    Import throttlekit again, on virtual time, for the rest of this process. Call this before other modules import it.
+    Modules that need another package and are not part of the engine are not imported.
     """
-    _import_all()  # with it come all modules of the standard library that it uses, as they are
+    _import_all()  # this also imports all modules of the standard library that it uses, unchanged
     for name in [each for each in sys.modules if each.partition(".")[0] == "throttlekit"]:
         del sys.modules[name]
     real = {name: sys.modules[name] for name in VIRTUAL}

@@ -21,16 +21,16 @@ from throttlekit.stores.memory import MemoryStore
 __all__ = ["Client", "Server"]
 
 TIMEOUT = 250 * MS
-"""How long a process waits for an answer of the store: the shipped default."""
+"""How long a process waits for an answer of the store: the default of the product."""
 
 
 class Server:
-    """The server: a `MemoryStore` whose clock may step, and which may stall, be away, or lose what it stores."""
+    """The server: a `MemoryStore` whose clock may step, and which may stall, be unavailable, or lose its data."""
 
     def __init__(self, world: Any, number: int) -> None:
         self.world, self.number, self.offset = world, number, 0
-        self.stalls_until = self.away_until = 0
-        self.answers_lost = self.bells_lost = 0.0
+        self.stalls_until = self.unavailable_until = 0
+        self.answers_lost = self.wakes_lost = 0.0
         self.requests = 0
         self.memory = MemoryStore(clock_us=self.clock_us)
         self.clients: list[Client] = []
@@ -40,9 +40,9 @@ class Server:
         return EPOCH_US + self.world.now + self.offset
 
     def receive(self, client: Client, name: str, arguments: Any, options: Any, answer: Callable[..., None]) -> None:
-        """A request arrives: it is carried out at once, or after a stall, also if its caller waits no longer."""
+        """Run a request that arrives, at once or after a stall, even if its caller no longer waits."""
         now = self.world.now
-        if now < self.away_until:
+        if now < self.unavailable_until:
             answer(StoreUnavailable("the store refuses connections"))
         elif now < self.stalls_until:
             self.world.at(self.stalls_until, self.receive, client, name, arguments, options, answer)
@@ -55,8 +55,9 @@ class Server:
 
     def _read(self, arguments: Any) -> Any:
         """
-        The arguments of a request as the server reads them. What a note of a `Relay` says of a limit are the arguments
-        of a script, with which a `MemoryStore` can do nothing: it takes the algorithm that asked for the same limit.
+        Return the arguments of a request for the memory store. A note of a `Relay` has the arguments of a script for
+        its limit, which a `MemoryStore` cannot use: they are replaced by the algorithm of an earlier request for that
+        limit.
         """
         first, *rest = arguments
         claims = first if isinstance(first, (list, tuple)) else [first]
@@ -69,7 +70,7 @@ class Server:
         return (known if isinstance(first, (list, tuple)) else known[0], *rest)
 
     def disconnect(self) -> None:
-        """All connections are lost: nobody listens until it has connected again."""
+        """Lose all connections: no client listens until it has connected again."""
         for client in self.clients:
             client.end_listening()
             if not client.process.dead:
@@ -102,7 +103,7 @@ class Server:
 
 
 def _verb(name: str) -> Any:
-    """A method of a `Store` that takes one thing, or several in a sequence."""
+    """Return a method of a `Store` that takes one value, or a sequence of values."""
 
     def verb(self: Client, what: Any, now_us: int | None = None) -> Any:
         return self._call(name, what)
@@ -118,13 +119,13 @@ class Client:
         self.cut_until = 0
         self._mail: deque[Callable[[], object]] = deque()
         self._reader: Task | None = None
-        self._owner, self._heard, self._missed = "", None, None
-        self._heard: Any
-        self._missed: Any
+        self._owner, self._on_wakes, self._on_missed = "", None, None
+        self._on_wakes: Any
+        self._on_missed: Any
         server.clients.append(self)
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """One round trip."""
+        """Make one round trip."""
         world, scheduler = self.server.world, self.server.world.scheduler
         task, found = scheduler.task, list[Any]()
         assert task is not None or scheduler.closed, "an event must not call the store"
@@ -138,7 +139,7 @@ class Client:
             leg = world.random.randint(*world.plan.leg)
             world.at(world.now + leg, self.server.receive, self, name, arguments, options, answer)
         if not scheduler.block(TIMEOUT):
-            found[:] = [StoreUnavailable("the store did not answer within 0.25 s")]
+            found[:] = [StoreUnavailable("the store did not reply within 0.25 s")]
         if isinstance(found[0], Exception):
             raise found[0]
         return found[0]
@@ -170,40 +171,44 @@ class Client:
 
     def close(self) -> None: ...
 
-    # Bells
+    # Wake messages
 
-    def listen(self, owner: str, heard: Any, missed: Any) -> Callable[[], None]:
-        self._owner, self._heard, self._missed = owner, heard, missed
-        self._call("listen", owner, self._ring)
+    def listen(self, owner: str, on_wakes: Any, on_missed: Any) -> Callable[[], None]:
+        self._owner, self._on_wakes, self._on_missed = owner, on_wakes, on_missed
+        self._call("listen", owner, self._publish)
         if self._reader is None:
             self._reader = self.server.world.scheduler.spawn(self.process, self._read)
         return self.end_listening
 
     def listen_again(self) -> None:
-        """The connection was lost: make another one, as soon as the server is there. What came meanwhile is missed."""
+        """
+        Connect again after the connection was lost, when the server is available. Wake messages until then are lost.
+        """
         if self._owner:
             world = self.server.world
-            back_us = max(world.now, self.server.away_until, self.cut_until) + world.random.randint(50, 500) * MS
-            world.at(back_us, self._listens_again)
+            reconnect_us = (
+                max(world.now, self.server.unavailable_until, self.cut_until) + world.random.randint(50, 500) * MS
+            )
+            world.at(reconnect_us, self._reconnect)
 
     def end_listening(self) -> None:
         self.server.memory._listeners.pop(self._owner, None)
 
-    def _listens_again(self) -> None:
+    def _reconnect(self) -> None:
         world = self.server.world
         if self.process.dead:
             return
-        if world.now < max(self.server.away_until, self.cut_until):
+        if world.now < max(self.server.unavailable_until, self.cut_until):
             self.listen_again()
             return
-        self.server.memory.listen(self._owner, self._ring)
-        self._deliver(self._missed)
+        self.server.memory.listen(self._owner, self._publish)
+        self._deliver(self._on_missed)
 
-    def _ring(self, bucket: str, wakes: Sequence[Any]) -> None:
+    def _publish(self, bucket: str, wakes: Sequence[Any]) -> None:
         world = self.server.world
-        if world.now >= self.cut_until and world.random.random() >= self.server.bells_lost:
+        if world.now >= self.cut_until and world.random.random() >= self.server.wakes_lost:
             leg = world.random.randint(*world.plan.leg)
-            world.at(world.now + leg, self._deliver, partial(self._heard, bucket, wakes))
+            world.at(world.now + leg, self._deliver, partial(self._on_wakes, bucket, wakes))
 
     def _deliver(self, mail: Callable[[], object]) -> None:
         self._mail.append(mail)

@@ -1,7 +1,7 @@
 """
-Thousands of runs on virtual time keep the three promises; and each defect that is put in is found.
+Thousands of runs on virtual time keep the three promises, and each inserted defect is found.
 
-All of it takes less than two minutes of an idle core: 28 ms a seed.
+All of them take less than two minutes of an idle core: 28 ms per seed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from defects import DEFECTS
 RUN = Path(__file__).parent / "run.py"
 CHUNK = 500
 MOST_SEEDS = 400
-"""Within so many each defect is found: the last one after 209."""
+"""Each defect is found within this number of seeds; the last one after 209."""
 
 
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `run.py` in a process of its own: there throttlekit is on virtual time."""
+    """Run `run.py` in another process, in which throttlekit is on virtual time."""
     return subprocess.run(
         [sys.executable, str(RUN), *options], env={**os.environ, **environment}, capture_output=True, text=True,
         check=False, timeout=900,
@@ -33,7 +33,7 @@ def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("first", range(0, 2000, CHUNK))
 def test_every_seed_keeps_the_promises(first: int) -> None:
-    """The bound is kept, no job is lost, and the limits are used, in order. The output says how to replay a failure."""
+    """The bound is kept, no job is lost, and limits are used in order. The output says how to replay a failure."""
     found = run("--first", str(first), "--seeds", str(CHUNK))
     assert found.returncode == 0, found.stdout + found.stderr
     assert f"{CHUNK} seeds" in found.stdout
@@ -41,7 +41,7 @@ def test_every_seed_keeps_the_promises(first: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 7])
 def test_a_seed_replays_its_history_to_the_byte(seed: int) -> None:
-    """Neither the order of hashes nor the process plays a part; another seed has another history."""
+    """A seed has the same history in each process and with any order of hashes; another seed has another history."""
     histories = [run("--seed", str(seed), PYTHONHASHSEED=hashes).stdout for hashes in ("1", "2")]
     assert histories[0] == histories[1]
     assert len(histories[0].splitlines()) > 30
@@ -50,7 +50,7 @@ def test_a_seed_replays_its_history_to_the_byte(seed: int) -> None:
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_found(name: str) -> None:
-    """A check that cannot fail is worth nothing: with each of these defects in the shipped code, one does."""
+    """With each of these defects in the shipped code, a check fails."""
     found = run("--defect", name, "--seeds", str(MOST_SEEDS))
     assert found.returncode == 1, found.stdout + found.stderr
     assert "broke a promise" in found.stdout, found.stdout + found.stderr

@@ -1,9 +1,9 @@
 """
 A fleet on virtual time: the server of the store, the broker, and processes that run the shipped limiter and waker.
 
-What is simulated is only what throttlekit does not ship: a network with delays, a server that answers one request after
-the other with the shipped `MemoryStore`, a broker that delivers each message until it is acknowledged, and worker
-threads that do with a message what every adapter does: `Throttling.admit`, then the body, or the wait.
+Only the parts that throttlekit does not contain are simulated: a network with delays, a server that runs one request
+after the other on the shipped `MemoryStore`, a broker that delivers each message until it is acknowledged, and worker
+threads that handle a message as every adapter does: `Throttling.admit`, then the body, or the wait.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class Event(NamedTuple):
 
     at_us: int
     clock_us: int
-    """By the clock of the store."""
+    """The time on the clock of the store."""
     what: str
     process: str = ""
     job: str = ""
     detail: Mapping[str, Any] = {}
     store: int = 0
-    """The number of the store that it concerns."""
+    """The number of the store that the event is about."""
 
     def __str__(self) -> str:
         shown = " ".join(f"{name}={_shown(value)}" for name, value in self.detail.items())
         clock = (self.clock_us - EPOCH_US) / SECOND
-        where = f"{clock:11.6f} {self.store or ' '} {self.process:5} {self.job:9}"
-        return f"{self.at_us / SECOND:11.6f} {where} {self.what} {shown}".rstrip()
+        place = f"{clock:11.6f} {self.store or ' '} {self.process:5} {self.job:9}"
+        return f"{self.at_us / SECOND:11.6f} {place} {self.what} {shown}".rstrip()
 
 
 def _shown(value: Any) -> str:
-    """*value* as the history shows it: of what a body was charged, the bucket, the units and the time."""
+    """Return *value* as the history shows it; charges with the bucket, the units and the time."""
     if isinstance(value, tuple):
         return ",".join(f"{each.bucket}:{each.cost}@{(each.at_us - EPOCH_US) / SECOND:.6f}" for each in value)
     return ",".join(value) if isinstance(value, list) else str(value)
@@ -60,7 +60,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(eq=False)
 class Workflow:
-    """Jobs of which the last to end gives back the slot of *limit* that they hold together."""
+    """Jobs that hold a slot of *limit* together. The last job that ends releases it."""
 
     limit: Any
     left: int
@@ -73,18 +73,18 @@ class SimJob:
     body_us: int
     kwargs: dict[str, Any] = field(default_factory=dict)
     max_wait: float | None = None
-    hears_429: float = 0.0
-    """Its first body is told to come back after so many seconds."""
+    receives_429: float = 0.0
+    """If not 0, the first body receives a 429 with this number of seconds."""
     lost: bool = False
     """The broker never delivers it."""
     limits: tuple[Any, ...] = ()
-    """None: those of the plan."""
+    """The limits of the job. Empty: those of the plan."""
     style: str = ""
-    """How it waits, if not as the plan says: "holds", or "delays"."""
+    """How the job waits, if not as the plan says: "holds" or "delays"."""
     lost_if_denied: bool = False
-    """The broker does not deliver it again after its delay."""
+    """The broker does not redeliver it after its delay."""
     workflow: Workflow | None = None
-    asks: int = 0
+    decisions: int = 0
     deliveries: int = 0
 
 
@@ -98,7 +98,7 @@ class Message:
 
 @dataclass
 class Plan:
-    """What a seed stands for. *style*: how denied jobs wait; see `Process`."""
+    """The input of one run. *style* is how denied jobs wait: see `Process`."""
 
     seed: int
     style: str
@@ -107,12 +107,12 @@ class Plan:
     processes: int
     threads: int
     stores: int = 1
-    """2: the second limit is counted in a store of its own."""
+    """2: the second limit is counted in a second store."""
     leg: tuple[int, int] = (MS // 5, MS)
-    """How long a request, or an answer, takes."""
+    """The shortest and the longest time that a request or an answer takes."""
     lateness: float = 0.05
     redelivered_in: int = SECOND
-    """So long after a process died the broker delivers again what it held."""
+    """How long after the death of a process the broker redelivers its messages."""
     faults: list[Any] = field(default_factory=list)
 
 
@@ -124,7 +124,7 @@ class World:
         self.servers = [Server(self, number) for number in range(plan.stores)]
         self.broker = Broker(self)
         self.waiting = {job.id for job in plan.jobs}
-        self.heard_429: set[str] = set()
+        self.received_429: set[str] = set()
         self.bodies = 0
         self.processes: list[Process] = []
         for number in range(plan.processes):
@@ -149,7 +149,7 @@ class World:
 
     @property
     def relay_to(self) -> Process:
-        """Whose waker all jobs wait with, if they relay."""
+        """The process whose waker all jobs wait with, if they relay."""
         return next(each for each in reversed(self.processes) if each.number == 0)
 
     @property
@@ -157,7 +157,7 @@ class World:
         return [each for each in self.processes if not each.dead]
 
     def run(self, until_us: int) -> None:
-        """Run until every job has ended, and what is under way then."""
+        """Run until every job has ended, and for another 0.5 s."""
         self.scheduler.run(until_us, lambda: not self.waiting)
         self.scheduler.run(min(until_us, self.now + 500 * MS), lambda: False)
         self.scheduler.close()
@@ -167,7 +167,9 @@ class World:
 
 
 class Broker:
-    """Delivers each message to a process with an idle thread, and again if that dies before it acknowledges it."""
+    """
+    Delivers each message to a process with an idle thread, and again if it dies before it acknowledges the message.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -207,7 +209,7 @@ class Broker:
         self.unacked.pop(message, None)
 
     def redeliver(self, process: Process) -> None:
-        """A process died."""
+        """Deliver the messages of a dead process again."""
         for message in [each for each, owner in self.unacked.items() if owner is process]:
             self.ack(message)
             self.world.note("redelivered", process.name, message.job.id)
@@ -219,12 +221,12 @@ class Broker:
 
 class Process(Host):
     """
-    A worker process. Its style says where a denied job waits:
+    A worker process. Its style determines where a denied job waits:
 
     * holds: in the process, unacknowledged, with a `Waker`, as with Dramatiq, Celery and taskiq.
-    * roams: the same, but once it is woken any process takes it, as with huey.
+    * roams: the same, but any process takes the job when it is woken, as with huey.
     * relays: with the `Waker` of another process, to which a `Relay` sends notes, as with `throttlekit wake --rq`.
-    * delays: in the broker, until its delay is over, as with frameworks that can do no more.
+    * delays: in the broker, until its delay is over, as with frameworks that have only delays.
     """
 
     def __init__(self, world: World, number: int, name: str) -> None:
@@ -243,7 +245,7 @@ class Process(Host):
         for _ in range(world.plan.threads):
             world.scheduler.spawn(self, self._work)
 
-    # What `Throttling` asks of an adapter
+    # What `Throttling` needs from an adapter
 
     def options(self, message: Message) -> JobOptions:
         return JobOptions(limits=message.job.limits or self.world.plan.limits, max_wait=message.job.max_wait)
@@ -257,7 +259,7 @@ class Process(Host):
     # Threads
 
     def free(self) -> int:
-        """How many messages it takes from the broker."""
+        """Return how many more messages the process takes from the broker."""
         return self.world.plan.threads - self._busy - len(self._fresh) - len(self._woken)
 
     def receive(self, message: Message) -> None:
@@ -287,10 +289,10 @@ class Process(Host):
             self.world.broker.hand_out()
 
     def _handle(self, message: Message) -> bool:
-        """Admit a job, and run it. Returns whether it has ended here."""
+        """Admit a job, and run it. Return whether the job has ended in this process."""
         job, waits, relay = message.job, None, None
         style = job.style or self.world.plan.style
-        job.asks += 1
+        job.decisions += 1
         if style in ("holds", "roams"):
             waits = Waiting(self.waker, message, denied=message.denied)
         elif style == "relays":
@@ -323,7 +325,7 @@ class Process(Host):
         return True
 
     def _run_body(self, job: SimJob, run: Run) -> Any:
-        """Returns None, or what becomes of a job that received a 429."""
+        """Run the body. Return None, or the outcome of a job that received a 429."""
         decision = run.decision
         assert decision is not None
         early_us, charged = round(decision.retry_after * SECOND), decision.charged
@@ -332,10 +334,10 @@ class Process(Host):
         self.world.note("begun", self.name, job.id, body=body, charged=charged, early_us=early_us)
         begin(self.limiter, decision, run.job)
         Scheduler.current.block(job.body_us)
-        if job.hears_429 and job.id not in self.world.heard_429:
-            self.world.heard_429.add(job.id)
-            error = RateLimited(job.hears_429)
-            self.world.note("heard 429", self.name, job.id, body=body)
+        if job.receives_429 and job.id not in self.world.received_429:
+            self.world.received_429.add(job.id)
+            error = RateLimited(job.receives_429)
+            self.world.note("received 429", self.name, job.id, body=body)
             return self.throttling.rate_limited(run, error, release=partial(end, error))
         self.world.note("ended", self.name, job.id, body=body)
         end()
@@ -363,7 +365,7 @@ class Process(Host):
         return True
 
     def _give_back(self, message: Message) -> None:
-        """An older copy of its message: the job itself is held."""
+        """Requeue an older copy of a message, because the process already holds the job."""
         self.world.broker.ack(message)
         self.world.broker.put(message, SECOND)
 
@@ -392,4 +394,4 @@ class Process(Host):
 
 _HOOKS = pluggy.PluginManager(hookspecs.PROJECT)
 _HOOKS.add_hookspecs(hookspecs)
-wiring.plugin_manager = lambda plugins: _HOOKS  # to look for installed plugins takes 20 ms, and there are none
+wiring.plugin_manager = lambda plugins: _HOOKS  # a search for installed plugins takes 20 ms, and there are none

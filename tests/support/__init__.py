@@ -1,1 +1,1 @@
-"""What the tests share: servers, waiting for conditions."""
+"""Helpers that the tests share, such as servers and waits for conditions."""

@@ -1,4 +1,4 @@
-"""The rights of an ACL user, from the one place that names them."""
+"""The rights of an ACL user, read from the documentation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def acl_rights() -> tuple[str, ...]:
-    """The rights that docs/operations.md names, as `ACL SETUSER` takes them."""
+    """Return the rights that docs/operations.md names, in the form of `ACL SETUSER`."""
     found = re.search(r"an ACL user with `([^`]+)`", (DOCS / "operations.md").read_text(encoding="utf-8"))
     assert found is not None
     return tuple(found[1].split())

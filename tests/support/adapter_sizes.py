@@ -1,9 +1,9 @@
 """
-What each framework's adapter is for, and how large it is, as a table of docs/promises.md.
+The supported versions and the size of each framework's adapter, as a table of docs/promises.md.
 
     python tests/adapters/contract/table.py docs/promises.md --sizes
 
-prints that table alone anew.
+prints only this table again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ MARKED = re.compile(r"(?<=<!-- sizes -->\n\n).*?(?=\n\n<!-- sizes: end -->)", re
 
 def statements(package: Path) -> int:
     """
-    The statements of a package: what there is to understand, however many lines the formatter gives to each.
+    Return the number of statements of a package: how much there is to understand, however the lines are formatted.
 
-    Imports, docstrings and comments are none. A function, a class, a branch is one, and each within it one more.
+    Imports, docstrings and comments do not count. A function, class or branch is one statement, and each statement in
+    it is another one.
     """
     return sum(
         isinstance(node, ast.stmt) and not isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_docstring(node)
@@ -35,7 +36,7 @@ def statements(package: Path) -> int:
 
 
 def lines(package: Path) -> int:
-    """The lines of a package that are neither blank, nor a comment, nor of a docstring."""
+    """Return the number of lines of a package without blank lines, comments and docstrings."""
     count = 0
     for path in package.rglob("*.py"):
         text = path.read_text("utf-8")
@@ -57,12 +58,12 @@ def _is_docstring(node: ast.AST) -> bool:
 
 
 def sizes() -> str:
-    """The table."""
-    project, made = (_ROOT / "pyproject.toml").read_text("utf-8"), (_ROOT / "Makefile").read_text("utf-8")
+    """Return the table."""
+    project, makefile = (_ROOT / "pyproject.toml").read_text("utf-8"), (_ROOT / "Makefile").read_text("utf-8")
     rows = []
     for name, framework in ADAPTERS.items():
         (supported,) = re.findall(rf'^{name} = \["{name}([^"]+)"', project, re.MULTILINE)
-        older = dict.fromkeys(re.findall(rf'"{name}==([\d.]+)\.\*"', made))
+        older = dict.fromkeys(re.findall(rf'"{name}==([\d.]+)\.\*"', makefile))
         package = _ROOT / "adapters" / f"throttlekit_{name}"
         tested = ", ".join([*older, "newest"])
         rows.append([framework, supported.replace(",", ", "), tested, statements(package), lines(package)])

@@ -1,4 +1,4 @@
-"""Debian's chromium without a window, for tests that look at a page as a person does."""
+"""Debian's headless chromium, for tests that use a page as a person does."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from support.servers.processes import check_is_listed
 __all__ = ["PICTURES", "chromium", "picture", "size"]
 
 PICTURES = os.environ.get("THROTTLEKIT_SCREENSHOTS")
-"""The folder for the pictures of the documentation; None: none are taken."""
+"""The folder for the pictures of the documentation. None: no pictures are taken."""
 
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser that keeps its log. Skips the test where there is none."""
+    """A browser that keeps its log. Skips the test if no browser is installed."""
     from selenium import webdriver
     from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.chrome.service import Service
@@ -52,7 +52,7 @@ def chromium() -> Iterator[Any]:
 
 
 def size(browser: Any, width: int, height: int, *, phone: bool = False, dark: bool = False) -> None:
-    """The size of the screen, and whether the system is dark."""
+    """Set the size of the screen, and whether the system has a dark theme."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -60,7 +60,7 @@ def size(browser: Any, width: int, height: int, *, phone: bool = False, dark: bo
 
 
 def picture(browser: Any, name: str) -> None:
-    """Take a picture for the documentation, if it is wanted."""
+    """Take a picture for the documentation, if `PICTURES` is set."""
     if PICTURES:
         Path(PICTURES).mkdir(parents=True, exist_ok=True)
         browser.save_screenshot(str(Path(PICTURES) / f"{name}.png"))

@@ -1,4 +1,4 @@
-"""Claims for tests of `acquire`, which reads no names."""
+"""Claims for tests of decisions, which do not read the names of keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def claim_of(
     weight: int = 1,
     bucket: str = "bucket",
 ) -> StoreClaim:
-    """A claim stored under names of no meaning. *step*: by default what *cost* is at *weight*; 0 without a tenant."""
+    """Return a claim with an arbitrary key. The default of *step* is *cost* / *weight*, or 0 without a tenant."""
     if step is None:
         step = -(-cost * UNIT // weight) if tenant else 0
     return StoreClaim(bucket, algorithm, cost, max_queue, tenant, step, lead)

@@ -1,4 +1,4 @@
-"""Sites of `AdapterConformance` that several tests use, one after the other: workers take seconds to start."""
+"""Sites of `AdapterConformance` that several tests use one after the other, because workers take seconds to start."""
 
 from __future__ import annotations
 
@@ -23,35 +23,37 @@ _S = TypeVar("_S", bound=_Closing)
 
 
 class SharedSites(Generic[_S]):
-    """Keeps a site for each settings, until `close`. A site on which a test has failed is not used again."""
+    """
+    Keeps a site for each value of the settings, until `close`. A site is not used again after a test failed on it.
+    """
 
     def __init__(self, make: Callable[[Settings], _S]) -> None:
         self._make = make
-        self._made: dict[Settings, _S] = {}
+        self._sites: dict[Settings, _S] = {}
 
     @contextmanager
     def site(self, settings: Settings) -> Iterator[_S]:
-        if settings not in self._made:
-            self._made[settings] = self._make(settings)
+        if settings not in self._sites:
+            self._sites[settings] = self._make(settings)
         try:
-            yield self._made[settings]
+            yield self._sites[settings]
         except BaseException:
-            print(self._made[settings].log()[-6000:])  # pytest shows it
+            print(self._sites[settings].log()[-6000:])  # pytest shows the output
             self._drop(settings)
             raise
         if settings.killed:
             self._drop(settings)
 
     def close(self) -> None:
-        for settings in list(self._made):
+        for settings in list(self._sites):
             self._drop(settings)
 
     def _drop(self, settings: Settings) -> None:
-        self._made.pop(settings).close()
+        self._sites.pop(settings).close()
 
 
 def settings_to(settings: Settings) -> dict[str, Any]:
-    """*settings* as JSON data, for worker processes."""
+    """Return *settings* as JSON data, for worker processes."""
     return {**settings.options(), "longest": settings.longest}
 
 

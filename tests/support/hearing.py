@@ -1,4 +1,4 @@
-"""A limiter that records what it hears, and a plugin that records deferrals."""
+"""A limiter that records what responses report, and a plugin that records deferrals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Deferrals", "Recording"]
 
 
 class Deferrals:
-    """A plugin that remembers each deferral."""
+    """A plugin that records each deferral."""
 
     def __init__(self) -> None:
         self.events: list[Deferred] = []
@@ -26,7 +26,10 @@ class Deferrals:
 
 
 class Recording(Limiter):
-    """In place of slowing down, `slowed` has each bucket with what was heard of it; `paused` has seconds."""
+    """
+    A limiter that does not slow down: `slowed` has each bucket with its remaining units, and `paused` has the seconds
+    of pauses.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

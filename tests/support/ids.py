@@ -1,4 +1,4 @@
-"""Names for the parameters of tests."""
+"""Ids for the parameters of tests."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["told"]
 
 
 def told(value: object) -> str:
-    """The value's repr without addresses: the same in every process that collects the tests."""
+    """Return the value's repr without addresses, which is the same in every process that collects the tests."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

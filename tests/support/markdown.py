@@ -1,4 +1,4 @@
-"""The Markdown pages as the tests see them: their fenced blocks, links and headings."""
+"""The Markdown pages for tests: their fenced blocks, links and headings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FRAMEWORKS", "ROOT", "Block", "Page", "all_pages"]
 
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ("Dramatiq", "RQ", "Celery", "taskiq", "huey")
-"""As the pages name them, in the order of their tabs."""
+"""The frameworks' names in the pages, in the order of their tabs."""
 _FRAGMENT = re.compile(r"<!-- fragment: (.+?) -->")
 _TITLE = re.compile(r'title="([^"]+)"')
 _TAB = re.compile(r'^=== "(.+)"$')
@@ -28,10 +28,10 @@ class Block:
     A fenced block.
 
     Attributes:
-        line: Where its text begins, from 0.
-        title: The file that it is, if it says so.
-        fragment: Why it cannot run by itself, if the comment before it says so.
-        tab: The tab that it is in, of the site's content tabs; None: in none.
+        line: The line at which its text begins, from 0.
+        title: The name of the file that the block shows, if it has one.
+        fragment: Why the block cannot run alone, if the comment before it has a reason.
+        tab: The title of the content tab that it is in. None: it is in no tab.
     """
 
     language: str
@@ -42,7 +42,7 @@ class Block:
     tab: str | None = None
 
     def commands(self) -> Iterator[tuple[str, list[str]]]:
-        """Each command of a console block, and the lines that the block says it prints."""
+        """Yield each command of a console block, and its output lines in the block."""
         begun: tuple[str, list[str]] | None = None
         for line in self.text.replace("\\\n", "").splitlines():
             if line.startswith("$ "):
@@ -67,8 +67,8 @@ class Page:
 
     def blocks(self, *languages: str, tab: str | None = None) -> list[Block]:
         """
-        Its fenced blocks in *languages*, in their order. With *tab*, only those that a reader of this tab follows: the
-        blocks in tabs with this title, and the blocks in no tab.
+        Return its fenced blocks in *languages*, in their order. With *tab*, only the blocks in tabs with this title,
+        and the blocks in no tab.
         """
         found: list[Block] = []
         before, tabs = "", _tabs(self.text)
@@ -91,7 +91,7 @@ class Page:
         return [block for block in found if tab is None or block.tab in (None, tab)]
 
     def tab_sets(self) -> list[list[str]]:
-        """The titles of each set of tabs, in their order."""
+        """Return the titles of each set of tabs, in their order."""
         sets: list[list[str]] = []
         previous = ""
         for line in self.text.splitlines():
@@ -112,7 +112,7 @@ class Page:
         ]
 
     def anchors(self) -> set[str]:
-        """Of its headings, as GitHub and the site make them."""
+        """Return the anchors of its headings, as GitHub and the site create them."""
         tokens = _tokens(self.text)
         titles = [inline.content for begin, inline in pairwise(tokens) if begin.type == "heading_open"]
         return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
@@ -127,7 +127,7 @@ def _tokens(text: str) -> list[Token]:
 
 @cache
 def _tabs(text: str) -> dict[int, str]:
-    """The number of each line within a tab, and the tab's title."""
+    """Return the number of each line in a tab, with the tab's title."""
     found: dict[int, str] = {}
     tab: str | None = None
     for number, line in enumerate(text.split("\n")):
@@ -141,7 +141,7 @@ def _tabs(text: str) -> dict[int, str]:
 
 
 def all_pages() -> list[Page]:
-    """The README, CONTRIBUTING, everything in docs, and what is written about the examples."""
+    """Return the README, CONTRIBUTING, the pages in docs, and the pages of the examples."""
     folders = [ROOT / "docs", ROOT / "examples", *sorted((ROOT / "examples").iterdir())]
     found = [path for folder in folders for path in sorted(folder.glob("*.md"))]
     return [Page("README.md"), Page("CONTRIBUTING.md"), *(Page(str(path.relative_to(ROOT))) for path in found)]

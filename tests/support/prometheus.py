@@ -1,4 +1,4 @@
-"""What a scrape of Prometheus says, as plain data."""
+"""A scrape of Prometheus as plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["samples"]
 
 
 def samples(text: str) -> dict[str, float]:
-    """Each sample as a scrape names it, without the "throttlekit_" before it and the tier where there is none."""
+    """Return each sample by its name in a scrape, without the prefix "throttlekit_" and without empty labels."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

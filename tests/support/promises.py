@@ -17,8 +17,8 @@ _FRAMEWORKS = {**ADAPTERS, "toy": "A toy queue"}
 
 
 def promises() -> dict[str, str]:
-    """Each promise in a sentence, by the name of its test, in the order of the suite."""
-    from throttlekit.testing import AdapterConformance  # pytest must come first: throttlekit has a plugin for it
+    """Return the sentence of each promise, by the name of its test, in the order of the suite."""
+    from throttlekit.testing import AdapterConformance  # after pytest, because throttlekit has a plugin for it
 
     suite: Any = AdapterConformance
     parts = [part for part in suite.__mro__ if part.__module__.startswith("throttlekit.testing.")]
@@ -31,7 +31,7 @@ def promises() -> dict[str, str]:
 
 
 def sites() -> list[str]:
-    """What the suite runs on: every test class of the contract's tests, as "Framework: Class"."""
+    """Return the sites of the suite: every test class of the contract's tests, as "Framework: Class"."""
     return [
         label(path.stem, name)
         for path in sorted(_CONTRACT.glob("test_*.py"))
@@ -45,7 +45,7 @@ def label(module: str, name: str) -> str:
 
 
 class Outcomes:
-    """A plugin of pytest that keeps what became of each promise on each site."""
+    """A plugin of pytest that records the outcome of each promise on each site."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str], str] = {}
@@ -63,7 +63,7 @@ class Outcomes:
 
 
 def page(kept: Mapping[tuple[str, str], str], reasons: Mapping[tuple[str, str], str]) -> str:
-    """The page: where the suite runs, and for each promise the sites that do not keep it, with the reason."""
+    """Return the page with the sites of the suite, and for each promise the sites that do not keep it, with reasons."""
     numbers = dict[str, int]()
 
     def exceptions(test: str) -> str:
@@ -106,7 +106,10 @@ Imports, docstrings and comments do not count, and neither does `throttlekit.ada
 
 
 def _short(where: Sequence[str]) -> str:
-    """Sites by their frameworks: one whose sites are all among them by its name alone, if not all frameworks are."""
+    """
+    Return sites by their frameworks. A framework whose sites are all included has only its name, unless all frameworks
+    are included.
+    """
     of_framework = dict[str, list[str]]()
     for site in where:
         framework, _, kind = site.partition(": ")

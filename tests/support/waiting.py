@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a description and a deadline: never a bare sleep."""
+"""Waits for a condition, with a description and a deadline, instead of a bare sleep."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _T = TypeVar("_T")
 
 def wait_until(condition: Callable[[], _T], *, description: str, timeout: float = 120.0, every: float = 0.02) -> _T:
     """
-    Return what *condition* returned once that is true; fail with *description* after *timeout* seconds.
+    Return the result of *condition* when it is true. Fail with *description* after *timeout* seconds.
 
-    A generous *timeout* costs nothing where all is well, and a busy machine its failures.
+    A long *timeout* costs nothing in the normal case, and avoids failures on a busy machine.
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -1,4 +1,4 @@
-"""Jobs that wait on waitlists, as those of an adapter do."""
+"""Jobs on waitlists, like the jobs of an adapter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ask", "held"]
 
 
 def held(limiter: Limiter) -> Waker[str]:
-    """What holds jobs that wait in this process. It has no free thread: a job that is woken stays where it is."""
+    """Return a waker that holds waiting jobs in this process. It has no free thread, so woken jobs do not start."""
     return limiter.make_waker(lambda: 0, lambda id, item: None)
 
 
@@ -24,7 +24,7 @@ def ask(
     Decide *job*. If it is denied, it waits on a waitlist, and *waker* holds it.
 
     Args:
-        waited_s: For how long the job has waited already, as its process knows.
+        waited_s: For how many seconds the job has already waited, according to its process.
     """
     if waited_s:
         waker.hold(job.id, job.id, 3_600_000_000, Waited(round(waited_s * 1_000_000), 1, None))

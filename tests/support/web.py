@@ -22,7 +22,7 @@ class Answer(NamedTuple):
 
 
 def call_wsgi(app: Any, path: str, *, method: str = "GET", body: bytes = b"", root: str = "", **headers: str) -> Answer:
-    """What the WSGI *app* answers; *headers* with underscores."""
+    """Return the answer of the WSGI *app*. *headers* have underscores."""
     path, _, query = path.partition("?")
     started: list[Any] = []
     environ = {
@@ -45,15 +45,15 @@ def call_wsgi(app: Any, path: str, *, method: str = "GET", body: bytes = b"", ro
         **{f"HTTP_{name.upper()}": value for name, value in headers.items() if name != "content_type"},
         **({"CONTENT_TYPE": headers["content_type"]} if "content_type" in headers else {}),
     }
-    answered = app(environ, lambda *reply: started.extend(reply))
-    text = b"".join(answered)
-    if hasattr(answered, "close"):
-        answered.close()
+    chunks = app(environ, lambda *reply: started.extend(reply))
+    text = b"".join(chunks)
+    if hasattr(chunks, "close"):
+        chunks.close()
     return Answer(int(started[0].split()[0]), {name.lower(): value for name, value in started[1]}, text)
 
 
 def call_asgi(app: Any, path: str, *, method: str = "GET", body: bytes = b"", root: str = "", **headers: str) -> Answer:
-    """What the ASGI *app* answers."""
+    """Return the answer of the ASGI *app*."""
     path, _, query = path.partition("?")
     sent: list[MutableMapping[str, Any]] = []
     names = {"host": "localhost", **{name.replace("_", "-"): value for name, value in headers.items()}}

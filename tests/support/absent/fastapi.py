@@ -1,3 +1,3 @@
-"""FastAPI, which taskiq imports if it is installed: the workers of tests run without it, and start sooner."""
+"""A missing FastAPI: taskiq imports it if it is installed, and workers of tests start faster without it."""
 
 raise ImportError(__doc__)

@@ -1,3 +1,3 @@
-"""OpenTelemetry, which redis-py imports if it is installed: the workers of tests run without it, and start sooner."""
+"""A missing OpenTelemetry: redis-py imports it if it is installed, and workers of tests start faster without it."""
 
 raise ImportError(__doc__)

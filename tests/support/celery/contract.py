@@ -1,4 +1,4 @@
-"""The app of the suite's Celery workers: the jobs of `AdapterConformance` as tasks; $TK_CELERY says how."""
+"""The app of the suite's Celery workers: the jobs of `AdapterConformance` as tasks, configured by $TK_CELERY."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _job(task: Any, key: str, notes: str, name: str, steps: list[str]) -> str:
     return perform(key, notes, name, steps, {**seen, "priority": task.request.delivery_info.get("priority")})
 
 
-def _make_app(told: Mapping[str, Any]) -> Celery:
-    app = Celery("contract", broker=told["broker"], backend=told["backend"])
-    app.conf.update(conf_of(told))
-    settings = settings_from(told["settings"])
-    install(app, settings.limiter(told["store"]), **settings.options())
+def _make_app(config: Mapping[str, Any]) -> Celery:
+    app = Celery("contract", broker=config["broker"], backend=config["backend"])
+    app.conf.update(conf_of(config))
+    settings = settings_from(config["settings"])
+    install(app, settings.limiter(config["store"]), **settings.options())
     for name, kind in JOBS.items():
-        # Without a delay Celery may write RETRY after the next run has written SUCCESS: its state is wrong for ever.
+        # Without a delay, Celery may write RETRY after the next run has written SUCCESS, and the state stays wrong.
         retried: dict[str, Any] = {"autoretry_for": (RuntimeError,), "retry_kwargs": {"countdown": 0.3}}
         options = retried if kind.retries else {}
         app.task(_job, name=name, bind=True, max_retries=kind.retries, **options, **kind.options())

@@ -29,7 +29,7 @@ __all__ = ["CeleryFlood", "CeleryFlooding"]
 
 _MODULE = "support.celery.jobs"
 _FLEETS = itertools.count(1)
-"""No two workers of one queue may have one name."""
+"""Each worker of a queue needs a different name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,12 @@ class CeleryFlood(Flood):
     A flood for Celery.
 
     Attributes:
-        processes: `celery worker` commands.
-        threads: The concurrency of each.
-        pool: The kind of each.
+        processes: How many `celery worker` commands run.
+        threads: The concurrency of each command.
+        pool: The kind of pool of each command.
         conf: Settings of the app.
         install: Arguments of `throttlekit_celery.install`.
-        queues: Accounts whose jobs have queues of their own.
+        queues: Accounts whose jobs have separate queues.
         kill_with: The signal that each worker's main process gets at each of the `kills`.
     """
 
@@ -59,36 +59,37 @@ class CeleryFlood(Flood):
 
 
 class CeleryFlooding(Flooding):
-    """A Celery flood under way."""
+    """A running Celery flood."""
 
     flood: CeleryFlood
 
     def kill(self) -> None:
-        """Stop every worker at once, as the flood says; what is still there after a minute is killed."""
+        """Stop every worker at once with the flood's signal, and kill those that still run after a minute."""
         if self._workers is not None and self.flood.kill_with != signal.SIGKILL:
             self.fleet.signal(self.flood.kill_with)
             self.fleet.ends_within(60)
         super().kill()
 
     def stop(self) -> Told:
-        """Stop the workers in peace, and tell; the results' states are among the counts."""
-        told = super().stop()
-        return replace(told, counts={**told.counts, **self.states()})
+        """Stop the workers cleanly, and return what happened. The counts include the states of the results."""
+        result = super().stop()
+        return replace(result, counts={**result.counts, **self.states()})
 
     def purge(self) -> None:
         """
-        Revoke what was sent one by one, and wait for the workers' answers: they do nothing else meanwhile, for some
-        seconds where they are thousands. `celery purge` leaves what workers have.
+        Revoke the jobs that were sent one by one, and wait for the workers' replies. The workers do nothing else
+        meanwhile, which takes some seconds for thousands of jobs. `celery purge` does not delete jobs that workers
+        hold.
         """
         sender, workers = self._sender, self.flood.processes
         answers = sender.app.control.revoke(sender.ids, reply=True, limit=workers, timeout=60)
         assert len(answers) == workers, answers
 
     def bury(self) -> None:
-        """Celery watches messages, not workers."""
+        """Do nothing: Celery has no state of dead workers."""
 
     def states(self) -> Counter[str]:
-        """The states of all results that are there."""
+        """Count the states of all stored results."""
         results: Any = redis.Redis.from_url(self._environment_value("results_url"))
         keys = list(results.scan_iter("celery-task-meta-*", count=1000))
         found = Counter(json.loads(value)["status"] for value in (results.mget(keys) if keys else []) if value)
@@ -117,7 +118,7 @@ CeleryFlood.flooding = CeleryFlooding
 
 
 class _Sender:
-    """The producer: one queue, in a process without throttlekit, that sends by name."""
+    """The producer, which has no throttlekit and sends by name."""
 
     def __init__(self, where: Servers, queue: str, queues: tuple[str, ...]) -> None:
         self.app = Celery("sender", broker=where.broker_url, set_as_current=False)
@@ -132,26 +133,26 @@ class _Sender:
         self.ids: list[str] = []
 
     def send(self, actor: str, index: str, account: str = "one", *, expires: int | None = None) -> None:
-        """Send one job to *actor*, that expires after so many seconds."""
+        """Send one job to *actor*, which expires after *expires* seconds."""
         queue = f"{self.queue}-{account}" if account in self._queues else self.queue
         self.ids.append(self.app.send_task(actor, (index, account), queue=queue, expires=expires).id)
         self._before = None
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
-        """Send a task for each actor and index: a message of Celery's own, with the name, id and index of each."""
+        """Send a task for each actor and index: a copy of a message of Celery with another name, id and index."""
         if self._pattern is None:
             self._pattern = self._take_pattern()
-        made = (self._made(copy.deepcopy(self._pattern), *job) for job in jobs)
+        copies = (self._made(copy.deepcopy(self._pattern), *job) for job in jobs)
         if self._redis is None:
-            messages = ((each.pop("body"), pika.BasicProperties(**each)) for each in made)
+            messages = ((each.pop("body"), pika.BasicProperties(**each)) for each in copies)
             publish(self._url, self.queue, messages)
         else:
-            for some in batches(made):
+            for some in batches(copies):
                 self._redis.lpush(self.queue, *map(json.dumps, some))
         self._before = None
 
     def _take_pattern(self) -> dict[str, Any]:
-        """One message as Celery sends it; it is in the queue no more."""
+        """Return one message as Celery sends it, and remove it from the queue."""
         self.send("job", "0")
         if self._redis is not None:
             return dict(json.loads(self._redis.lpop(self.queue)))
@@ -176,14 +177,14 @@ class _Sender:
         return pattern
 
     def commands(self) -> int | None:
-        """What the workers asked of a broker that is a Redis, since the last message was sent."""
+        """Return how many commands the broker's Redis has run since the last message was sent. None for RabbitMQ."""
         if self._redis is None:
             return None
         calls = sum(entry["calls"] for entry in self._redis.info("commandstats").values())
         return int(calls - (self._before or 0))
 
     def begin(self) -> None:
-        """The workers are about to start."""
+        """Note the count of commands before the workers start."""
         if self._redis is not None and self._before is None:
             self._before = sum(entry["calls"] for entry in self._redis.info("commandstats").values())
 

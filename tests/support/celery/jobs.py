@@ -1,8 +1,8 @@
 """
-What the workers of a Celery flood run. Everything is told by $TK_FLOOD, as in `support.flood.jobs`.
+The jobs of the workers of a Celery flood, configured by $TK_FLOOD as in `support.flood.jobs`.
 
-Limited by throttlekit, by Celery's own `rate_limit` ("native"), or by what one would write: a base class
-that retries with the time to one token and up to a second ("naive"), or waits in the pool ("blocking").
+The limiter is throttlekit, Celery's `rate_limit` ("native"), or a simple base class that retries after the time to one
+token plus up to a second ("naive"), or waits in the pool ("blocking").
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def _ready(**_: Any) -> None:
 @signals.task_received.connect(weak=False)
 def _received(**_: Any) -> None:
     _count("deliveries")
-    _count("operations")  # it will be acknowledged
+    _count("operations")  # the acknowledgement
 
 
 @signals.worker_shutdown.connect(weak=False)
-def _tell(**_: Any) -> None:
+def _write_counts(**_: Any) -> None:
     for name, count in _counts.items():
         _record.count(name, count)
     _record.count("cpu", _cpu() - _cpu_at_start[0])
@@ -62,7 +62,7 @@ def _tell(**_: Any) -> None:
 def _counting(publish: Any) -> Any:
     def counted(self: Any, body: Any, *args: Any, headers: Any = None, **options: Any) -> Any:
         if "task" in (headers or {}):
-            # In a pool process nobody else would tell.
+            # In a pool process, no other code would count this.
             _record.count("operations")
         return publish(self, body, *args, headers=headers, **options)
 
@@ -76,7 +76,7 @@ app.conf.update(_flood["conf"], task_default_queue=_flood["queue"], worker_hijac
 
 
 class Seed(Task):  # type: ignore[misc]
-    """The recipe: ask where the body runs, and retry."""
+    """A simple task: request a unit in the worker's pool, and retry if denied."""
 
     limiter: Any = None
     limit: Any = None
@@ -89,7 +89,7 @@ class Seed(Task):  # type: ignore[misc]
 
 
 class Blocking(Seed):
-    """Wait where the body runs."""
+    """A task that waits in the worker's pool."""
 
     abstract = True
 

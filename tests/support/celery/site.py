@@ -1,4 +1,4 @@
-"""A Celery worker with a queue of its own, and how a test talks to it: by an app without throttlekit."""
+"""A Celery worker with a separate queue, and an app without throttlekit by which a test uses it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NAMES = itertools.count(1)
 
 
 class CelerySite:
-    """A worker with a queue of its own, and the tests' side of it: a plain app that sends by name."""
+    """A worker with a separate queue, and a plain app that sends by name."""
 
-    def __init__(self, kind: str, broker_url: str, redis_base: str, told: Mapping[str, Any]) -> None:
+    def __init__(self, kind: str, broker_url: str, redis_base: str, config: Mapping[str, Any]) -> None:
         self.kind = kind
         self.queue = f"c{os.getpid()}x{next(_NAMES)}"
         self.record: Any = redis.Redis.from_url(f"{redis_base}/14", decode_responses=True)
@@ -35,7 +35,7 @@ class CelerySite:
             "broker": broker_url, "backend": f"{redis_base}/15", "record": f"{redis_base}/14", "queue": self.queue,
             "store": None, "rate": "10/s", "burst": None, "denials": 2, "delay": 0.05, "quorum": False,
             "install": {}, "conf": {}, "form": "hold", "module": "support.celery.tasks",
-            "pool": "prefork", **told,
+            "pool": "prefork", **config,
         }  # fmt: skip
         self.app = Celery("tests", broker=broker_url, backend=self.told["backend"], set_as_current=False)
         self.app.conf.update(conf_of(self.told))
@@ -44,7 +44,7 @@ class CelerySite:
         self._names: list[str] = []
 
     def start(self, *options: str, name: str = "w", ready: bool = True) -> Command:
-        """Another worker; it consumes when this returns."""
+        """Start another worker. It consumes when this returns, unless *ready* is False."""
         command = [
             sys.executable, "-m", "celery", "-A", self.told["module"], "worker",
             "--concurrency", "2",
@@ -71,7 +71,7 @@ class CelerySite:
         return [queue.name for queue in self.app.conf.task_queues]
 
     def send_copies(self, task: str, *args: Any) -> None:
-        """Send one task to the exchange: it routes a copy to each of its queues, if it is a topic exchange."""
+        """Send one task to the exchange, which routes a copy to each of its queues if it is a topic exchange."""
         declare = self.app.conf.task_queues
         self.app.send_task(task, args, exchange=self.queue, routing_key=self.queue, declare=declare)
 
@@ -79,51 +79,51 @@ class CelerySite:
         return self.app.signature(task, args, queue=self.queue, **options)
 
     def ran(self, what: str) -> list[str]:
-        """What bodies have noted under *what*, in order."""
+        """Return what bodies have recorded under *what*, in order."""
         return list(self.record.lrange(f"{self.queue}:{what}", 0, -1))
 
     def go(self) -> None:
-        """Let the bodies of `free_wait` come to their end."""
+        """Let the bodies of `free_wait` end."""
         self.record.set(f"{self.queue}:go", 1)
 
     def asked(self, answer: str) -> int:
-        """How often the store has given *answer*: "granted" or "denied"."""
+        """Return how often the store has given *answer*: "granted" or "denied"."""
         return int(self.record.get(f"{self.queue}:store:{answer}") or 0)
 
     def held(self) -> list[dict[str, Any]]:
-        """What the workers say that they hold."""
+        """Return the messages that the workers report as held."""
         workers = zip(self._names, self._workers, strict=True)
         names = [f"{name}@{self.queue}" for name, worker in workers if worker.running]
-        told = self.inspect(*names).scheduled() or {}
-        return [entry for entries in told.values() for entry in entries]
+        reported = self.inspect(*names).scheduled() or {}
+        return [entry for entries in reported.values() for entry in entries]
 
     def inspect(self, *names: str) -> Any:
-        """Ask the workers of these names, and wait until each of them has answered."""
+        """Return an inspection of the workers of these names, which waits until each of them has replied."""
         return self.app.control.inspect(list(names), timeout=60.0, limit=len(names))
 
     @contextlib.contextmanager
-    def listening(self, kind: str, heard: list[dict[str, Any]]) -> Iterator[None]:
-        """Put Celery's events of one *kind* into *heard*."""
+    def listening(self, kind: str, events: list[dict[str, Any]]) -> Iterator[None]:
+        """Put Celery's events of one *kind* into *events*."""
         ready = threading.Event()
         with self.app.connection_for_read() as connection:
-            handlers = {kind: heard.append, "site-listens": lambda _: ready.set()}
+            handlers = {kind: events.append, "site-listens": lambda _: ready.set()}
             receiver = self.app.events.Receiver(connection, handlers=handlers)
 
             def capture() -> None:
                 try:
                     receiver.capture(timeout=None, wakeup=False)
                 except Exception:
-                    if not receiver.should_stop:  # a read on Redis may wait for more than its time; the server ends it
+                    if not receiver.should_stop:  # a read on Redis may exceed its time-out; the server ends it
                         raise
 
             thread = threading.Thread(target=capture, daemon=True)
             thread.start()
             try:
-                # On Redis it subscribes a moment after it says that it consumes.
+                # On Redis, it subscribes shortly after it reports that it consumes.
                 with self.app.events.default_dispatcher() as dispatcher:
                     wait_until(
                         lambda: dispatcher.send("site-listens") is None and ready.wait(0.1),
-                        description="somebody listens to events",
+                        description="the receiver listens to events",
                     )
                 yield
             finally:
@@ -131,7 +131,7 @@ class CelerySite:
                 thread.join(60)
 
     def left(self) -> int:
-        """Messages that are still in the broker; those that a worker holds too, but for RabbitMQ."""
+        """Return how many messages are still in the broker, including those that workers hold, except for RabbitMQ."""
         with self.app.connection_for_read() as connection:
             if self.kind == "redis":
                 client = connection.default_channel.client
@@ -146,34 +146,37 @@ class CelerySite:
             connection.default_channel.queue_delete(self.queue)
         self.app.close()
         self.record.close()
-        gc.collect()  # results that nobody asks for ask the server as they go, in Celery before 5.7: it must be there
+        gc.collect()  # before Celery 5.7, unused results call the server when they are deleted: it must still run
 
 
 @contextlib.contextmanager
-def celery_site(kind: str, broker_url: str, redis_base: str, **told: Any) -> Iterator[CelerySite]:
-    """A site whose worker is not started yet."""
-    site = CelerySite(kind, f"{broker_url}/0" if kind == "redis" else broker_url, redis_base, told)
+def celery_site(kind: str, broker_url: str, redis_base: str, **config: Any) -> Iterator[CelerySite]:
+    """A site whose worker has not been started."""
+    site = CelerySite(kind, f"{broker_url}/0" if kind == "redis" else broker_url, redis_base, config)
     try:
         yield site
     finally:
         site.close()
 
 
-def conf_of(told: Mapping[str, Any]) -> dict[str, Any]:
-    """With *exchange* "topic", a second queue, whose name ends in "-copy", gets a copy of each message."""
-    arguments = {"x-queue-type": "quorum"} if told["quorum"] else {}
-    exchange = Exchange(told["queue"], type="topic" if told["quorum"] else told.get("exchange", "direct"))
-    queues = [Queue(told["queue"], exchange, routing_key=told["queue"], queue_arguments=arguments)]
-    if told.get("exchange") == "topic":
-        queues.append(Queue(f"{told['queue']}-copy", exchange, routing_key="#"))
+def conf_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return Celery's settings. With *exchange* "topic", a second queue, whose name ends in "-copy", gets a copy of each
+    message.
+    """
+    arguments = {"x-queue-type": "quorum"} if config["quorum"] else {}
+    exchange = Exchange(config["queue"], type="topic" if config["quorum"] else config.get("exchange", "direct"))
+    queues = [Queue(config["queue"], exchange, routing_key=config["queue"], queue_arguments=arguments)]
+    if config.get("exchange") == "topic":
+        queues.append(Queue(f"{config['queue']}-copy", exchange, routing_key="#"))
     return {
         "task_queues": queues,
-        "task_default_queue": told["queue"],
-        "task_default_exchange": told["queue"],
+        "task_default_queue": config["queue"],
+        "task_default_exchange": config["queue"],
         "task_default_exchange_type": exchange.type,
-        "task_default_routing_key": told["queue"],
+        "task_default_routing_key": config["queue"],
         "accept_content": ["json", "pickle"],
         "worker_hijack_root_logger": False,
-        "broker_connection_retry_on_startup": True,  # Celery before 6 warns where it is not said
-        **told["conf"],
+        "broker_connection_retry_on_startup": True,  # Celery before 6 warns if this is not set
+        **config["conf"],
     }

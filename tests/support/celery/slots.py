@@ -1,7 +1,7 @@
 """
-What the workers run in tests of slots and of 429s; $TK_CELERY says how, as `support.celery.site` wrote it.
+The jobs of the workers in tests of slots and of 429s, configured by $TK_CELERY, which `support.celery.site` writes.
 
-Bodies write down when they begin and end, by the clock of the recording Redis; see `support.flood.slot_record`.
+Bodies record when they begin and end, by the clock of the recording Redis: see `support.flood.slot_record`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ __all__ = ["app"]
 
 
 def cost_of(job: Job) -> int:
-    """How many slots it needs, by its first argument."""
+    """Return how many slots the job needs, by its first argument."""
     return slots_of(job.args[0]) if job.args else 1
 
 
-def _make_app(told: Mapping[str, Any]) -> Celery:
-    app = Celery("slots", broker=told["broker"], backend=told["backend"])
-    app.conf.update(conf_of(told))
-    record = SlotRecord(told["record"], told["queue"])
-    install(app, Limiter(told["store"]), **told["install"])
-    scope = told.get("scope", "global")
-    slots = Concurrency(f"slots of {told['queue']}", told["amount"], lease=told["lease"], scope=scope, cost=cost_of)
-    rate = TokenBucket(f"rate of {told['queue']}", told["rate"], burst=told["burst"], key="{key}")
-    calls = Concurrency(f"calls of {told['queue']}", 50, lease=30, key="{key}")
+def _make_app(config: Mapping[str, Any]) -> Celery:
+    app = Celery("slots", broker=config["broker"], backend=config["backend"])
+    app.conf.update(conf_of(config))
+    record = SlotRecord(config["record"], config["queue"])
+    install(app, Limiter(config["store"]), **config["install"])
+    scope = config.get("scope", "global")
+    slots = Concurrency(
+        f"slots of {config['queue']}", config["amount"], lease=config["lease"], scope=scope, cost=cost_of
+    )
+    rate = TokenBucket(f"rate of {config['queue']}", config["rate"], burst=config["burst"], key="{key}")
+    calls = Concurrency(f"calls of {config['queue']}", 50, lease=30, key="{key}")
 
     @signals.task_received.connect(weak=False)
     def received(**_: Any) -> None:
@@ -56,21 +58,23 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
     def dying() -> None:
         os.kill(os.getpid(), 9)
 
-    def ask(key: str, job: str) -> str:
+    def call_partner(key: str, job: str) -> str:
         record.call(key, job)
         return job
 
     limits = [rate, calls]
-    app.task(ask, name="ask", throttle=limits, shared=True)
-    app.task(ask, name="late_ask", throttle=limits, acks_late=True)
-    app.task(ask, name="auto_ask", throttle=limits, autoretry_for=(Exception,), max_retries=0, retry_backoff=False)
-    app.task(ask, name="hasty_ask", throttle=limits, throttle_max_wait=1)
-    app.task(ask, name="free_ask")
+    app.task(call_partner, name="ask", throttle=limits, shared=True)
+    app.task(call_partner, name="late_ask", throttle=limits, acks_late=True)
+    app.task(
+        call_partner, name="auto_ask", throttle=limits, autoretry_for=(Exception,), max_retries=0, retry_backoff=False
+    )
+    app.task(call_partner, name="hasty_ask", throttle=limits, throttle_max_wait=1)
+    app.task(call_partner, name="free_ask")
 
     @app.task(name="slow_ask", throttle=limits)
     def slow_ask(key: str, job: str, seconds: float) -> str:
         record.hold(job, seconds)
-        return ask(key, job)
+        return call_partner(key, job)
 
     @app.task(name="gather")
     def gather(results: list[str]) -> str:

@@ -1,8 +1,8 @@
 """
-What a Celery worker of the tests runs; $TK_CELERY says how, as `support.celery.site` wrote it.
+The tasks of a Celery worker of the tests, configured by $TK_CELERY, which `support.celery.site` writes.
 
-Unless it says otherwise, the store denies each job twice and then grants it, whatever the limit says, so that
-every task of every test goes through two deferrals.
+By default the store denies each job twice and then grants it, whatever the limit is, so that every task of every test
+is deferred twice.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CONTEXT = (
 )  # fmt: skip
 
 
-def _make_app(told: Mapping[str, Any]) -> Celery:
-    app = Celery("site", broker=told["broker"], backend=told["backend"])
-    app.conf.update(conf_of(told))
-    record = redis.Redis.from_url(told["record"], decode_responses=True)
-    prefix = told["queue"]
+def _make_app(config: Mapping[str, Any]) -> Celery:
+    app = Celery("site", broker=config["broker"], backend=config["backend"])
+    app.conf.update(conf_of(config))
+    record = redis.Redis.from_url(config["record"], decode_responses=True)
+    prefix = config["queue"]
 
     class Store(DenyBefore):
-        """It counts its answers, for all processes."""
+        """A store that counts its answers, for all processes."""
 
         def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
             request = Request(claims, requester, attempt)
@@ -49,14 +49,14 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
             self.asked.clear()
             return verdict
 
-    if told["form"] == "put back":
-        worker._LONGEST_HOLD, waiting._CHECK_EVERY = 0.0, 0.01  # all that is denied goes back to its queue
-    store: Any = told["store"] or Store(told["denials"], told["delay"])
+    if config["form"] == "put back":
+        worker._LONGEST_HOLD, waiting._CHECK_EVERY = 0.0, 0.01  # every denied job is requeued
+    store: Any = config["store"] or Store(config["denials"], config["delay"])
     limiter = Limiter(store)
-    install(app, limiter, **told["install"])
+    install(app, limiter, **config["install"])
     tokens = TokenBucket(f"tokens of {prefix}", "100/hour", burst=100, cost=lambda job: job.args[0])
     each = TokenBucket("each", "1000000/s", burst=1_000_000, key=lambda job: job.id)
-    throttle = [TokenBucket("one", told["rate"], burst=told["burst"])] if told["store"] else [each]
+    throttle = [TokenBucket("one", config["rate"], burst=config["burst"])] if config["store"] else [each]
 
     def note(what: str, text: object) -> None:
         record.rpush(f"{prefix}:{what}", str(text))
@@ -77,8 +77,8 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
         return sum(sum(each) if isinstance(each, list) else each for each in numbers)
 
     def context(task: Any) -> dict[str, Any]:
-        told = {name: getattr(task.request, name, None) for name in CONTEXT}
-        return json.loads(json.dumps({**told, "priority": task.request.delivery_info.get("priority")}, default=str))
+        fields = {name: getattr(task.request, name, None) for name in CONTEXT}
+        return json.loads(json.dumps({**fields, "priority": task.request.delivery_info.get("priority")}, default=str))
 
     app.task(context, name="context", bind=True, throttle=throttle)
     app.task(context, name="free_context", bind=True)
@@ -161,7 +161,7 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
 
     @app.task(name="free_wait")
     def free_wait() -> str:
-        """Until the test says "go"."""
+        """Wait until the test calls `go`."""
         note("free_wait", 1)
         while not record.exists(f"{prefix}:go"):
             time.sleep(0.02)
@@ -175,7 +175,7 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
         def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
             note("before_start", task_id)
 
-        def on_failure(self, error: Exception, task_id: str, args: Any, kwargs: Any, told: Any) -> None:
+        def on_failure(self, error: Exception, task_id: str, args: Any, kwargs: Any, info: Any) -> None:
             note("on_failure", type(error).__name__)
 
     @app.task(name="custom", base=Custom, throttle=throttle, ignore_result=True)

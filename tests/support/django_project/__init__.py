@@ -1,1 +1,1 @@
-"""A Django project with the app of throttlekit, on a database of its own."""
+"""A Django project with the app of throttlekit, and a separate database."""

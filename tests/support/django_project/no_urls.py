@@ -1,3 +1,3 @@
-"""URLs of a project that makes its limiter later than its URLs are read."""
+"""The URLs of a project that creates its limiter after its URLs are read."""
 
 urlpatterns: list[object] = []

@@ -1,4 +1,4 @@
-"""A plugin, for settings that name it."""
+"""A plugin for settings that name it."""
 
 from throttlekit.hookspecs import Decided, hookimpl
 

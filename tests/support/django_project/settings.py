@@ -1,4 +1,7 @@
-"""Its settings. TK_DJANGO: the setting THROTTLEKIT, as JSON. TK_DATABASE: the database's file. TK_URLS: other URLs."""
+"""
+The settings of the project. TK_DJANGO is the setting THROTTLEKIT as JSON, TK_DATABASE the database's file, and TK_URLS
+the module of other URLs.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A view under a limit, and the admin, which has the page of throttlekit."""
+"""A view with a limit, and the admin, which has the page of throttlekit."""
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse

@@ -1,4 +1,4 @@
-"""The jobs of `AdapterConformance` as Dramatiq's actors; also the module that worker processes of the suite run."""
+"""The jobs of `AdapterConformance` as Dramatiq's actors, and the module that the suite's worker processes run."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def declare_all(broker: Any, queue: str, limiter: Any, settings: Settings) -> No
         )  # fmt: skip
 
 
-def _make_broker(told: dict[str, Any]) -> Any:
-    options = {"maintenance_chance": 1_000_000} if told["broker"].startswith("redis") else {"confirm_delivery": True}
-    broker = make_broker(told["broker"], **options)
+def _make_broker(config: dict[str, Any]) -> Any:
+    options = {"maintenance_chance": 1_000_000} if config["broker"].startswith("redis") else {"confirm_delivery": True}
+    broker = make_broker(config["broker"], **options)
     dramatiq.set_broker(broker)
-    declare_all(broker, told["queue"], Settings().limiter(told["store"]), Settings())
+    declare_all(broker, config["queue"], Settings().limiter(config["store"]), Settings())
     return broker
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the Dramatiq adapter share: stores that tell, brokers of three kinds, workers in this process."""
+"""Helpers for tests of the Dramatiq adapter: recording stores, brokers of three kinds, workers in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DenyBefore", "Recording", "Site", "dead_letters", "left_over", "work
 
 
 class Site:
-    """A broker with a queue of its own, and what ran there."""
+    """A broker with a separate queue, and the jobs that ran."""
 
     def __init__(self, kind: str, queue: str, make: Callable[..., dramatiq.Broker]) -> None:
         self.kind = kind
@@ -31,17 +31,17 @@ class Site:
         return dramatiq.actor(**options) if function is None else dramatiq.actor(function, **options)
 
     def until_ran(self, count: int) -> list[Any]:
-        wait_until(lambda: len(self.ran) >= count, description=f"{count} have run")
+        wait_until(lambda: len(self.ran) >= count, description=f"{count} jobs have run")
         return self.ran
 
     @contextlib.contextmanager
     def working(self, threads: int = 3) -> Iterator[dramatiq.Worker]:
         """
-        A worker in this process. On a clean exit nothing may be left, neither waiting nor dead twice.
+        A worker in this process. At a clean exit, no message may be left.
         """
         with working(self.broker, threads) as worker:
             yield worker
-            wait_until(lambda: self.idle(worker), description="nothing is in the worker's hands")
+            wait_until(lambda: self.idle(worker), description="the worker holds no message")
         assert left_over(self.broker, self.queue) == 0, "messages are left that the test did not wait for"
 
     def idle(self, worker: dramatiq.Worker) -> bool:
@@ -53,7 +53,7 @@ class Site:
 
 @contextlib.contextmanager
 def working(broker: dramatiq.Broker, threads: int = 3) -> Iterator[dramatiq.Worker]:
-    """A worker in this process, stopped for certain."""
+    """A worker in this process, which is always stopped."""
     worker = dramatiq.Worker(broker, worker_timeout=100, worker_threads=threads)
     worker.start()
     try:
@@ -63,7 +63,9 @@ def working(broker: dramatiq.Broker, threads: int = 3) -> Iterator[dramatiq.Work
 
 
 def left_over(broker: Any, queue: str) -> int:
-    """Messages that wait in a queue or its delay queue; held by a worker as well, but for RabbitMQ."""
+    """
+    Return how many messages wait in a queue or its delay queue, including those that workers hold, except for RabbitMQ.
+    """
     if hasattr(broker, "get_queue_message_counts"):
         if queue in broker.queues_pending or queue not in broker.queues:
             return 0
@@ -74,7 +76,7 @@ def left_over(broker: Any, queue: str) -> int:
 
 
 def dead_letters(broker: Any, queue: str) -> list[Any]:
-    """The dead-lettered messages. RabbitMQ hands each out once."""
+    """Return the dead-lettered messages. RabbitMQ returns each only once."""
     if hasattr(broker, "dead_letters_by_queue"):
         return list(broker.dead_letters_by_queue[queue])
     if hasattr(broker, "do_qsize"):

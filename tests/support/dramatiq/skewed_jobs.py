@@ -1,4 +1,4 @@
-"""`support.flood.jobs` in processes whose clocks are two minutes fast and two minutes slow, in turn."""
+"""`support.flood.jobs` in processes whose clocks are alternately two minutes ahead and two minutes behind."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ _time, _time_ns = time.time, time.time_ns
 time.time = lambda: _time() + _skew
 time.time_ns = lambda: _time_ns() + round(_skew * 1e9)
 
-from support.flood.jobs import broker  # noqa: E402  the clock first
+from support.flood.jobs import broker  # noqa: E402  after the change of the clock
 
 __all__ = ["broker"]

@@ -21,7 +21,7 @@ __all__ = ["DramatiqSlotting", "Slots"]
 
 
 class DramatiqSlotting(Slotting):
-    """Workers, and what they write down, step by step."""
+    """Workers and their records, for tests that control them step by step."""
 
     ready = "ready for action"
 
@@ -36,14 +36,14 @@ class DramatiqSlotting(Slotting):
         self._sender.close()
 
     def work(self, job: int | str, seconds: float | str) -> None:
-        """A job that holds its slots for so long. "600 2": for 600 s the first time, for 2 afterwards."""
+        """Send a job that holds its slots for *seconds*. "600 2" means 600 s in the first run, and 2 s afterwards."""
         self._sender.send("work", str(job), str(seconds))
 
     def call(self, job: int | str, key: str = "one") -> None:
         self._sender.send("call", str(job), key)
 
     def start(self, *, processes: int | None = None, threads: int | None = None) -> Fleet:
-        """One `dramatiq` command more, ready for work."""
+        """Start another `dramatiq` command, and return it when it is ready."""
         count = processes or self.slots.processes
         threads = threads or self.slots.threads
         command = Workers.command("support.dramatiq.slot_jobs", processes=count, threads=threads)

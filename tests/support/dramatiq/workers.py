@@ -1,4 +1,4 @@
-"""Real `dramatiq` worker processes: started by the command line, watched through /proc, stopped for certain."""
+"""Real `dramatiq` worker processes, started by the command line, observed through /proc, and always stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Workers(Command):
 
 @contextlib.contextmanager
 def workers(module: str, environment: Mapping[str, str], *, processes: int = 2, threads: int = 4) -> Iterator[Workers]:
-    """Run the actors of *module*; when the block ends every process is gone."""
+    """Run the actors of *module*. When the block ends, every process has ended."""
     running = Workers(module, environment, processes=processes, threads=threads)
     try:
         yield running
@@ -39,10 +39,13 @@ def workers(module: str, environment: Mapping[str, str], *, processes: int = 2, 
 
 
 class Counts(Middleware):
-    """Counts what passes between worker and broker, whatever the limiter. Told when the worker is stopped in peace."""
+    """
+    Counts the messages between worker and broker, for any limiter. The counts are recorded when the worker stops
+    cleanly.
+    """
 
-    def __init__(self, tell: Callable[[str, float], object]) -> None:
-        self._tell, self._lock = tell, threading.Lock()
+    def __init__(self, record: Callable[[str, float], object]) -> None:
+        self._record, self._lock = record, threading.Lock()
         self._counts: Counter[str] = Counter()
         self._boot_cpu = 0.0
 
@@ -67,8 +70,8 @@ class Counts(Middleware):
 
     def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
         for name, count in self._counts.items():
-            self._tell(name, count)
-        self._tell("cpu", time.process_time() - self._boot_cpu)
+            self._record(name, count)
+        self._record("cpu", time.process_time() - self._boot_cpu)
 
 
 def make_broker(url: str, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Random values of every kind that should never have been passed, by a seed."""
+"""Random values of every kind, valid and invalid, from a seed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _NUMBERS = [
 
 
 class Value:
-    """Something of nobody's type."""
+    """A value of a type that no function accepts."""
 
 
 class Values:
-    """Draws values. The same seed draws the same."""
+    """Draws random values. The same seed draws the same values."""
 
     def __init__(self, seed: int) -> None:
         self.rnd = random.Random(seed)
@@ -57,7 +57,7 @@ class Values:
         ]
 
     def any(self, depth: int = 0) -> Any:
-        """Of any kind; below *depth* 3 without what holds more."""
+        """Draw a value of any kind. From *depth* 2 on, it is not a container."""
         return self.rnd.choice(self._kinds[: 7 if depth >= 2 else None])()
 
     def number(self) -> Any:
@@ -72,7 +72,7 @@ class Values:
         return "".join(self.rnd.choice(letters) for _ in range(self.rnd.randint(0, 40)))
 
     def rate(self) -> Any:
-        """Something near a rate."""
+        """Draw a value that is similar to a rate."""
         rnd = self.rnd
         near = [
             lambda: (
@@ -88,39 +88,39 @@ class Values:
         return rnd.choice(near)() if rnd.random() < 0.8 else self.any()
 
     def mutated(self, data: Any) -> Any:
-        """*data*, JSON-like, with something in it put out of order."""
+        """Return JSON-like *data* with a random change."""
         rnd = self.rnd
         if isinstance(data, dict) and data and rnd.random() < 0.9:
             key = rnd.choice(list(data))
-            fate = rnd.random()
-            if fate < 0.15:
+            choice = rnd.random()
+            if choice < 0.15:
                 return {name: value for name, value in data.items() if name != key}
-            if fate < 0.25:
+            if choice < 0.25:
                 return {**data, self.text(): self.any()}
             return {**data, key: self.mutated(data[key])}
         if isinstance(data, list) and data and rnd.random() < 0.8:
             at = rnd.randrange(len(data))
-            fate = rnd.random()
-            if fate < 0.2:
+            choice = rnd.random()
+            if choice < 0.2:
                 return data[:at] + data[at + 1 :]
             return [*data[:at], self.mutated(data[at]), *data[at + 1 :]]
         return self.any()
 
     def _raising(self) -> Any:
         def raises(job: Any) -> Any:
-            raise RuntimeError("as the fuzz wants it")
+            raise RuntimeError("raised by the fuzz")
 
         return raises
 
 
 @contextlib.contextmanager
 def hanging_fails(seconds: float = 20.0) -> Iterator[Callable[[], None]]:
-    """Call what is yielded before each value: whatever then takes longer than *seconds* raises."""
+    """Yield a function to call before each value. If the use of a value takes longer than *seconds*, it raises."""
 
-    def ring(*_: Any) -> None:
+    def raise_error(*_: Any) -> None:
         raise AssertionError(f"a value took longer than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, raise_error)
     try:
         yield lambda: (signal.setitimer(signal.ITIMER_REAL, seconds), None)[1]
     finally:

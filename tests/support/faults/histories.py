@@ -1,10 +1,10 @@
 """
-The judge of a history: does what was granted, by the server's clock, keep the bound of its algorithm?
+The check of a history: do the grants, by the server's clock, keep the bound of the limit's algorithm?
 
-Rule 1: it shares no code with what it judges: only what the docstrings of the limits promise, in whole numbers.
-Rule 2: every window counts, from any grant to any later one.
+Rule 1: it shares no code with the limits. It uses only the bounds in the limits' docstrings, in whole numbers.
+Rule 2: it checks every window, from any grant to any later one.
 
-Times are in whole µs. A grant is (instant, units). A period is in µs.
+Times are in whole µs. A grant is (time, units). A period is in µs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Grant: TypeAlias = "tuple[int, int]"
 
 @dataclass(frozen=True)
 class Broken:
-    """The first grant at which a window held more than its bound, and by how much: units, or parts of one."""
+    """The first grant at which a window exceeded its bound, and by how many units or parts of a unit."""
 
     at_us: int
     by: float
@@ -42,17 +42,17 @@ Rule: TypeAlias = "Callable[[Sequence[Grant]], Broken | None]"
 
 def bucket(amount: int, period_us: int, burst: int) -> Rule:
     """At most `burst + w × amount / period` units in any window of length w."""
-    return lambda grants: _over_the_line(grants, amount, period_us, burst * period_us)
+    return lambda grants: _excess(grants, amount, period_us, burst * period_us)
 
 
 def leased_bucket(amount: int, period_us: int, burst: int, for_us: int) -> Rule:
     """At most `burst + (w + for) × amount / period` units in any window of length w."""
-    return lambda grants: _over_the_line(grants, amount, period_us, burst * period_us + for_us * amount)
+    return lambda grants: _excess(grants, amount, period_us, burst * period_us + for_us * amount)
 
 
 def sliding_window(amount: int, period_us: int) -> Rule:
     """Less than `amount + 1 + w × amount / period` units in any window of length w."""
-    return lambda grants: _over_the_line(grants, amount, period_us, (amount + 1) * period_us - 1)
+    return lambda grants: _excess(grants, amount, period_us, (amount + 1) * period_us - 1)
 
 
 def fixed_window(amount: int, period_us: int) -> Rule:
@@ -88,15 +88,16 @@ def sliding_log(amount: int, period_us: int) -> Rule:
 
 
 def check(rule: Rule, grants: Iterable[Grant]) -> Broken | None:
-    """None: the bound holds. The order of *grants* does not matter."""
+    """Return None if the bound is kept. The order of *grants* does not matter."""
     return rule(sorted(grants))
 
 
-def _over_the_line(grants: Sequence[Grant], amount: int, period_us: int, room: int) -> Broken | None:
+def _excess(grants: Sequence[Grant], amount: int, period_us: int, room: int) -> Broken | None:
     """
-    Units of a window × period - its length × amount must be *room* at most.
+    Check that units × period - length × amount is at most *room* in each window.
 
-    Of the windows that end with a grant, the worst begins where units so far × period - time × amount was lowest.
+    Of the windows that end with a grant, the worst one begins where units until then × period - time × amount is
+    lowest.
     """
     so_far, lowest = 0, None
     for at_us, units in grants:

@@ -1,4 +1,4 @@
-"""The faults, one by one: what breaks, how it comes back, and what may come of it."""
+"""The faults: what fails, how it recovers, and which effects are allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.servers.sentinel import Watched, watched
 
 __all__ = ["FAULTS", "PASSWORD", "Fault", "Scene", "Shape", "scene"]
 
-PASSWORD = "swordfish-of-the-store"  # of every limiter store here: it must show up in no log
+PASSWORD = "swordfish-of-the-store"  # of every limiter store here: no log may have it
 KEPT = ("--appendonly", "yes", "--appendfsync", "always")
 Shape = Literal["one", "kept", "sentinel", "cluster"]
 
@@ -28,11 +28,11 @@ Shape = Literal["one", "kept", "sentinel", "cluster"]
 @dataclass
 class Scene:
     """
-    What a fault can get hold of.
+    The processes that a fault can affect.
 
     Attributes:
-        store: The limiter's Redis, if it is one by itself; the workers reach it through `proxy`.
-        lag: By how many seconds the replica that took over was behind.
+        store: The limiter's Redis, if it is a single server. The workers reach it through `proxy`.
+        lag: How many seconds the replica that became the master was behind.
     """
 
     servers: Servers
@@ -54,10 +54,10 @@ class Scene:
 class Fault:
     """
     Attributes:
-        strike: Break it, and mend it. Returns when it is mended.
-        over: How many grants too many it may cost: of a rate a second, a burst, and a lag.
-        doubling: The frameworks of which bodies under way may run once more.
-        of_broker: The broker fails, and the workers go on.
+        strike: Causes the fault, and ends it. Returns when it has ended.
+        over: How many extra grants are allowed, as a function of the rate per second, the burst, and the lag.
+        doubling: The frameworks whose running bodies may run again.
+        of_broker: Whether the broker fails, and the workers continue.
     """
 
     strike: Callable[[Scene, random.Random], None]
@@ -72,7 +72,7 @@ class Fault:
 
 @contextmanager
 def scene(fault: Fault, broker: Kind, alone: bool = False) -> Iterator[Scene]:
-    """Servers of their own for one flood: the broker, the limiter's, and one that keeps the record."""
+    """Separate servers for one flood: the broker, the limiter's store, and the recording Redis."""
     with ExitStack() as stack:
         base = stack.enter_context(redis_server())
         serving: RedisProcess | RabbitMQ
@@ -154,7 +154,7 @@ def _scripts_forgotten(scene: Scene, rnd: random.Random) -> None:
         _last(0.1)
 
 
-# Its other shapes
+# The store as Sentinel or Cluster
 
 
 def _failed_over(scene: Scene, rnd: random.Random) -> None:
@@ -163,7 +163,7 @@ def _failed_over(scene: Scene, rnd: random.Random) -> None:
 
 
 def _slot_moved(scene: Scene, rnd: random.Random) -> None:
-    """The limit's slot goes from node to node, each time in the steps of a real move, with a while in between."""
+    """Move the limit's hash slot from node to node, in the steps of a real move, with some time between them."""
     assert scene.cluster is not None
     with ExitStack() as stack:
         nodes: list[Any] = [
@@ -180,7 +180,7 @@ def _slot_moved(scene: Scene, rnd: random.Random) -> None:
             source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
             _last(rnd.uniform(0.05, 0.15))
             while keys := source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10):
-                for key in keys:  # one by one: for a moment a bucket is here and its line is there
+                for key in keys:  # one by one: for a short time a bucket and its waitlist are on different nodes
                     source.execute_command("MIGRATE", "127.0.0.1", scene.cluster.ports[to], key, 0, 1000)
                     _last(0.02)
             for node in (target, source, *(node for node in nodes if node not in (source, target))):
@@ -190,7 +190,7 @@ def _slot_moved(scene: Scene, rnd: random.Random) -> None:
 
 
 def _last(seconds: float) -> None:
-    """How long the fault lasts is the fault itself; nobody waits here for anything to have happened."""
+    """Sleep for the duration of the fault, which is a part of the fault and not a wait for a condition."""
     time.sleep(seconds)
 
 

@@ -1,11 +1,11 @@
 """
-Random operations of several processes on one server, while it is disturbed; and every grant, for a judge.
+Random operations of several processes on one disturbed server, and a check of every grant.
 
     found = operate(30_000, processes=8, seed=1)
     assert found.broken == {}
 
-Each process has a seed of its own, and writes down each grant with the instant at which the server charged
-it. `python -m support.faults.operations` is one of them.
+Each process has a separate seed, and records each grant with the time at which the server charged it.
+`python -m support.faults.operations` runs one process.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ _MOST_WAITING = 12
 @dataclass(kw_only=True)
 class Found:
     """
-    What came of it.
+    The result of a run.
 
     Attributes:
-        operations: By what they were.
-        grants: Of single claims.
-        broken: What the judge found, by limit and key.
-        disturbances: By what they were.
+        operations: How many there were of each kind.
+        grants: How many single claims were granted, by limit.
+        broken: The violations, by limit and key.
+        disturbances: How many there were of each kind.
     """
 
     operations: Counter[str] = field(default_factory=Counter[str])
@@ -77,18 +77,18 @@ class Found:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        def told(counts: Counter[str]) -> str:
+        def shown(counts: Counter[str]) -> str:
             return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
 
         return (
-            f"{self.operations['in all']:,} operations in {self.seconds:.0f} s: {told(self.operations)}\n"
-            f"grants: {told(self.grants)}\ndisturbances: {told(self.disturbances)}\n"
+            f"{self.operations['in all']:,} operations in {self.seconds:.0f} s: {shown(self.operations)}\n"
+            f"grants: {shown(self.grants)}\ndisturbances: {shown(self.disturbances)}\n"
             + ("\n".join(f"BROKEN  {name}: {broken}" for name, broken in self.broken.items()) or "Every bound held.")
         )
 
 
 def operate(operations: int, *, processes: int = 8, seed: int = 1) -> Found:
-    """Let it happen on a server of its own, and judge."""
+    """Run *operations* in *processes* processes on a separate server, and check the grants."""
     rnd, began = random.Random(seed), time.monotonic()
     found = Found()
     with contextlib.ExitStack() as stack:
@@ -98,18 +98,18 @@ def operate(operations: int, *, processes: int = 8, seed: int = 1) -> Found:
         files = [folder / f"{number}" for number in range(processes)]
         workers: list[Command] = []
         for number, file in enumerate(files):
-            told = [server.url, str(file), str(operations // processes), str(seed * 1000 + number)]
-            workers.append(Command([sys.executable, "-m", "support.faults.operations", *told], {}))
+            arguments = [server.url, str(file), str(operations // processes), str(seed * 1000 + number)]
+            workers.append(Command([sys.executable, "-m", "support.faults.operations", *arguments], {}))
             stack.callback(workers[-1].close)
 
-        coming = _disturbances(rnd)
+        disturbances_to_come = _disturbances(rnd)
 
         def ended() -> bool:
-            _disturb(server, next(coming), rnd, found.disturbances)
+            _disturb(server, next(disturbances_to_come), rnd, found.disturbances)
             return not any(worker.running for worker in workers)
 
-        # Each look is a disturbance too.
-        wait_until(ended, description="all have done their part", timeout=60 + operations / 200, every=0.1)
+        # Each check is a disturbance too.
+        wait_until(ended, description="all processes have ended", timeout=60 + operations / 200, every=0.1)
         for worker, file in zip(workers, files, strict=True):
             assert file.exists(), worker.log()
         _judge(files, found)
@@ -118,7 +118,7 @@ def operate(operations: int, *, processes: int = 8, seed: int = 1) -> Found:
 
 
 def _disturbances(rnd: random.Random) -> Iterator[str]:
-    """In random order, but each of them in every twenty."""
+    """Yield disturbances in random order, with each kind in every twenty."""
     while True:
         twenty = [*["nothing"] * 10, *["SCRIPT FLUSH"] * 5, *["CLIENT KILL"] * 4, "SIGSTOP"]
         rnd.shuffle(twenty)
@@ -133,7 +133,7 @@ def _disturb(server: RedisProcess, what: str, rnd: random.Random, done: Counter[
         server.client.client_kill_filter(_type="normal", skipme=True)
     elif what == "SIGSTOP":
         server.hang()
-        time.sleep(rnd.uniform(0.05, 0.6))  # beyond the time-out, or not
+        time.sleep(rnd.uniform(0.05, 0.6))  # longer than the time-out, or not
         server.go_on()
 
 
@@ -179,30 +179,30 @@ class _Operator:
             with contextlib.suppress(StoreUnavailable):
                 self._limiter.peek(*limits, key=key)
         elif self._waiting and (what < 0.2 or self._waiting[0][0] <= time.monotonic()):
-            # Most come when they are due, some at any time.
+            # Most jobs request after their delay, and some at any time.
             self._waiting.sort(key=lambda one: one[0])
             _, limits, job = self._waiting.pop(0 if what > 0.15 else rnd.randrange(len(self._waiting)))
-            self._ask(limits, job, int(job.kwargs["key"]))
+            self._request(limits, job, int(job.kwargs["key"]))
         elif what < 0.5:
             limits, key = self._pick()
-            self._ask(limits, Job(id=str(rnd.random()), kwargs={"key": key}), key)
+            self._request(limits, Job(id=str(rnd.random()), kwargs={"key": key}), key)
         else:
             limits, key = self._pick()
-            self._ask(limits, None, key)
+            self._request(limits, None, key)
 
     def _pick(self) -> tuple[tuple[Limit, ...], int]:
         rnd = self._rnd
         several = rnd.sample(LIMITS, rnd.choice([1] * 8 + [2, 3]))
         return tuple(limit for limit, _ in several), min(rnd.randrange(KEYS), rnd.randrange(KEYS))
 
-    def _ask(self, limits: tuple[Limit, ...], job: Job | None, key: int) -> None:
+    def _request(self, limits: tuple[Limit, ...], job: Job | None, key: int) -> None:
         rnd = self._rnd
         most = min(limit.capacity for limit in limits)
         cost = rnd.choice([1, 1, 1, 1, min(2, most), rnd.randint(1, most), 0])
         decision = self._limiter.acquire(*limits, job=job, key=None if job else key, cost=cost)
         self.counts[decision.reason] += 1
         if decision.reason == "store unavailable":
-            self.counts["in all"] -= 1  # nobody was asked, or nobody knows: it tries nothing
+            self.counts["in all"] -= 1  # no call was made, or its effect is unknown: it does not count
             time.sleep(0.02)
         if decision.allowed:
             self._granted(decision, key)
@@ -212,17 +212,18 @@ class _Operator:
 
     def _granted(self, decision: Decision, key: int) -> None:
         settled = self._rnd.random() < 0.1
-        early_us = round(decision.retry_after * 1_000_000)  # so long after its question the job's body began
+        early_us = round(decision.retry_after * 1_000_000)  # how long after its request the job's body began
         for each in decision.charged:
-            if each.cost and not (settled and _gives_back(each.limit)):
+            if each.cost and not (settled and _returns_units(each.limit)):
                 self._write(each.limit, key, each.at_us + early_us, each.cost)
         if settled:
             self._settled.append((decision, key))
 
     def _settle(self) -> None:
         """
-        What a window is given back may pass again, so the judge is told what was used in the end. A bucket may be given
-        back what it has made up for since, as its docs say: it is only told of costs that were higher.
+        Correct the charge of an earlier grant. Units that are returned to a window may be granted again, so the final
+        cost is recorded. A bucket has already refilled some returned units, as its docs say, so only higher costs are
+        settled.
         """
         self.counts["settles"] += 1
         if not self._settled:
@@ -231,26 +232,26 @@ class _Operator:
         for each in decision.charged:
             if not each.cost:
                 continue
-            gives_back = _gives_back(each.limit)
-            actual = self._rnd.randint(0, each.cost + 2) if gives_back else each.cost + self._rnd.randint(0, 2)
-            with contextlib.suppress(StoreUnavailable):  # then it stays charged, or not: the judge assumes the less
+            returns_units = _returns_units(each.limit)
+            actual = self._rnd.randint(0, each.cost + 2) if returns_units else each.cost + self._rnd.randint(0, 2)
+            with contextlib.suppress(StoreUnavailable):  # then the charge stays or not: the smaller one is recorded
                 self._limiter.settle(decision, actual=actual, limit=each.limit)
-            if gives_back and actual:
+            if returns_units and actual:
                 self._write(each.limit, key, each.at_us, min(actual, each.cost))
 
     def _write(self, limit: Limit, key: int, at_us: int, units: int) -> None:
         self.grants.extend((self._numbers[limit.name], key, at_us, units))
 
     def finish(self) -> None:
-        """What has not been settled stays as it was charged."""
+        """Record the grants that were not settled with their original charges."""
         for decision, key in self._settled:
             for each in decision.charged:
-                if each.cost and _gives_back(each.limit):
+                if each.cost and _returns_units(each.limit):
                     self._write(each.limit, key, each.at_us, each.cost)
         self._limiter.close()
 
 
-def _gives_back(limit: Limit) -> bool:
+def _returns_units(limit: Limit) -> bool:
     return not isinstance(limit, (TokenBucket, LeakyBucket))
 
 

@@ -1,4 +1,4 @@
-"""Commands under test: started, watched through /proc, stopped for certain with all that they started."""
+"""Commands under test: started, observed through /proc, and always stopped with all their child processes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Command", "Fleet", "cpu_seconds"]
 
 _TESTS = Path(__file__).resolve().parents[2]
 _ROOT = _TESTS.parent
-_ABSENT = _TESTS / "support" / "absent"  # what redis and taskiq import if it is there, for a fifth of a worker's start
+_ABSENT = _TESTS / "support" / "absent"  # optional imports that take a fifth of a worker's start
 _SOURCES = [_ABSENT, _TESTS, _ROOT, _ROOT / "adapters", _ROOT / "lua"]
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Command:
     """
-    One command and its descendants, in a session of its own, with the packages of the tests on its path.
+    One command and its descendants in a separate session, with the packages of the tests on its path.
 
     Args:
-        cwd: Where to run it. Default: here.
+        cwd: The working directory. Default: the current one.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None) -> None:
@@ -55,46 +55,46 @@ class Command:
         return self._command.poll()
 
     def log(self) -> str:
-        """Everything that the processes have printed."""
+        """Return everything that the processes have printed."""
         return Path(self._log.name).read_text(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL to every process at once, as when a machine dies."""
+        """Send SIGKILL to every process at once, as when a machine fails."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._command.wait()
 
-        def gone() -> bool:
+        def have_ended() -> bool:
             members = self._members()
-            for pid in members:  # those in process groups of their own
+            for pid in members:  # processes in other process groups
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return not members
 
-        wait_until(gone, description="the killed workers are gone")
+        wait_until(have_ended, description="the killed processes have ended")
 
     def terminate(self) -> None:
-        """SIGTERM to the command, as a deployment does; returns at once."""
+        """Send SIGTERM to the command, as a deployment does, and return at once."""
         with contextlib.suppress(ProcessLookupError):
             self._command.terminate()
 
     def signal(self, number: int) -> None:
-        """A signal to the command alone."""
+        """Send a signal only to the command itself."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def wait(self, timeout: float) -> None:
-        """Wait for the command's own end."""
-        assert self.ends_within(timeout), f"it runs after {timeout} s: {self.log()[-3000:]}"
+        """Wait until the command ends."""
+        assert self.ends_within(timeout), f"it still runs after {timeout} s: {self.log()[-3000:]}"
 
     def ends_within(self, timeout: float) -> bool:
-        """Whether the command ends by itself, in *timeout* seconds at most."""
+        """Return whether the command ends within *timeout* seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._command.wait(timeout)
         return not self.running
 
     def stop(self, timeout: float = 60.0) -> None:
-        """SIGTERM, as a deployment does; SIGKILL for what is still there after *timeout* seconds."""
+        """Send SIGTERM, as a deployment does, and SIGKILL to processes that still run after *timeout* seconds."""
         self.terminate()
         self.ends_within(timeout)
         self.kill()
@@ -104,14 +104,14 @@ class Command:
         self._log.close()
 
     def children(self) -> list[int]:
-        """The living processes that the command has started."""
+        """Return the running processes that the command has started."""
         return [pid for pid in self._members() if pid != self.pid]
 
     def _members(self) -> list[int]:
         found: list[int] = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                # The name, in parentheses, may hold blanks: count the fields behind it.
+                # The name, in parentheses, may have blanks: count the fields after it.
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 state, session = fields[0], int(fields[3])
                 if session == self.pid and state != "Z":
@@ -136,16 +136,16 @@ class Fleet:
         return cpu_seconds(pid for command in self.commands for pid in (command.pid, *command.children()))
 
     def signal(self, number: int) -> None:
-        """A signal to each command alone."""
+        """Send a signal only to each command itself."""
         for command in self.commands:
             command.signal(number)
 
     def ends_within(self, timeout: float) -> bool:
-        """Whether all end by themselves, each in *timeout* seconds at most."""
+        """Return whether all commands end, each within *timeout* seconds."""
         return all(command.ends_within(timeout) for command in self.commands)
 
     def stop(self, timeout: float = 60.0) -> None:
-        """SIGTERM to all at once; SIGKILL for what is still there after *timeout* seconds."""
+        """Send SIGTERM to all commands, and SIGKILL to processes that still run after *timeout* seconds."""
         for command in self.commands:
             command.terminate()
         self.ends_within(timeout)
@@ -167,7 +167,7 @@ class Fleet:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time that these processes have used, with their children that have ended."""
+    """Return the user and system time of these processes and of their children that have ended."""
     used = 0
     for pid in pids:
         with contextlib.suppress(OSError):

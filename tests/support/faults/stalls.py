@@ -1,4 +1,4 @@
-"""A server that stands still for a while, with SIGSTOP, and what requests that met it have taken."""
+"""A server that stalls for some time, by SIGSTOP, and what the requests during the stall have taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limit, Limiter, TokenBucket
 
 __all__ = [
-    "PROCESSES", "STALLS", "ask_together", "free", "lost_prefetch", "lost_release", "lost_slots", "lost_units",
+    "PROCESSES", "STALLS", "free", "lost_prefetch", "lost_release", "lost_slots", "lost_units", "request_together",
     "stalled", "warm",
 ]  # fmt: skip
 
@@ -22,7 +22,7 @@ PROCESSES = 10
 
 @contextlib.contextmanager
 def warm(server: RedisProcess) -> Generator[list[Limiter], None, None]:
-    """Limiters as ten processes have them, on an empty server."""
+    """Ten limiters, like those of ten processes, on an empty server."""
     server.client.flushall()
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Limiter(f"{server.url}/0")) for _ in range(PROCESSES)]
@@ -30,24 +30,24 @@ def warm(server: RedisProcess) -> Generator[list[Limiter], None, None]:
 
 @contextlib.contextmanager
 def stalled(server: RedisProcess, seconds: float) -> Generator[None, None, None]:
-    """The server stands still for so long, and goes on; the block runs meanwhile."""
+    """Run the block while the server stalls for *seconds*."""
     server.hang()
-    going_on = threading.Timer(seconds, server.go_on)
-    going_on.start()
+    timer = threading.Timer(seconds, server.go_on)
+    timer.start()
     try:
         yield
     finally:
-        going_on.join()
+        timer.join()
 
 
-def ask_together(limiters: Sequence[Limiter], limit: Limit) -> int:
-    """Each asks once, in a thread of its own. Returns how many were allowed."""
+def request_together(limiters: Sequence[Limiter], limit: Limit) -> int:
+    """Let each limiter make one request in a separate thread. Return how many were allowed."""
     allowed: list[bool] = []
 
-    def ask(number: int, limiter: Limiter) -> None:
+    def request_once(number: int, limiter: Limiter) -> None:
         allowed.append(limiter.acquire(limit, job=Job(id=str(number))).allowed)
 
-    threads = [threading.Thread(target=ask, args=each) for each in enumerate(limiters)]
+    threads = [threading.Thread(target=request_once, args=each) for each in enumerate(limiters)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -60,18 +60,20 @@ def free(limiter: Limiter, limit: Limit) -> int:
 
 
 def lost_units(server: RedisProcess, seconds: float, limit: Limit) -> tuple[int, int]:
-    """How many of ten processes that ask once in a stall are granted, and how many units are charged besides."""
+    """
+    Let ten processes make one request in a stall. Return how many are granted, and how many further units are charged.
+    """
     with warm(server) as limiters:
         for limiter in limiters:
             limiter.peek(limit)
         with stalled(server, seconds):
-            granted = ask_together(limiters, limit)
+            granted = request_together(limiters, limit)
         with _judge(server) as judge:
             return granted, limit.capacity - free(judge, limit) - granted
 
 
 def lost_prefetch(server: RedisProcess, seconds: float) -> int:
-    """How many units are charged to `prefetch=10` in a stall, beyond those that were in hand before."""
+    """Return how many units are charged for `prefetch=10` in a stall, beyond those that were prefetched before."""
     limit = TokenBucket("ahead", "36000/h", burst=1000, prefetch=10, prefetch_for=30)
     with warm(server) as limiters:
         for limiter in limiters:
@@ -80,23 +82,26 @@ def lost_prefetch(server: RedisProcess, seconds: float) -> int:
         with _judge(server) as judge:
             before, began = free(judge, limit), time.monotonic()
             with stalled(server, seconds):
-                for _ in range(9):  # eight are in hand; on a busy machine the stall is over before the ninth
-                    ask_together(limiters, limit)
+                for _ in range(9):  # eight are prefetched; on a busy machine the stall is over before the ninth
+                    request_together(limiters, limit)
             return max(0, int(before + 10 * (time.monotonic() - began) - free(judge, limit)))
 
 
 def lost_slots(server: RedisProcess, seconds: float, slots: Concurrency) -> tuple[int, float]:
-    """How many of ten processes that ask once in a stall are granted; the seconds until no process's slots are free."""
+    """
+    Let ten processes request a slot in a stall. Return how many are granted, and after how many seconds the other slots
+    are free.
+    """
     with warm(server) as limiters:
         for limiter in limiters:
             limiter.peek(slots)
         with stalled(server, seconds):
-            granted = ask_together(limiters, slots)
+            granted = request_together(limiters, slots)
         return granted, _until_free(server, slots, slots.capacity - granted)
 
 
 def lost_release(server: RedisProcess, seconds: float) -> float:
-    """The seconds until a slot is free whose release met a stall."""
+    """Return after how many seconds a slot is free that was released in a stall."""
     slots = Concurrency("c", 1, lease=600)
     with warm(server) as limiters:
         decision = limiters[0].acquire(slots)
@@ -109,10 +114,10 @@ def lost_release(server: RedisProcess, seconds: float) -> float:
 def _until_free(server: RedisProcess, slots: Concurrency, count: int) -> float:
     over = time.monotonic()
     with _judge(server) as judge:
-        wait_until(lambda: free(judge, slots) == count, description="the slots are given back", timeout=30)
+        wait_until(lambda: free(judge, slots) == count, description="the slots are released", timeout=30)
         took = time.monotonic() - over
         time.sleep(0.5)
-        assert free(judge, slots) == count, "and stay free"
+        assert free(judge, slots) == count, "the slots stay free"
     return took
 
 

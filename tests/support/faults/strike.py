@@ -1,12 +1,12 @@
 """
-One fault amid a flood on real workers, and what came of it.
+One fault during a flood on real workers, and its outcome.
 
     outcome = strike(Case(framework="dramatiq", fault="store killed, empty"))
     assert outcome.broken() == []
 
-The partner that the jobs call is the recording Redis: it writes every call down by a clock of its own,
-and the partner of the examples, which shares no code with throttlekit, says afterwards which of them it would
-have answered with 429. A case is repeatable: its seed says how many jobs have begun when the fault comes.
+The jobs call the recording Redis as their partner, which records every call by its own clock. Afterwards the partner
+of the examples, which shares no code with throttlekit, determines which calls it would have answered with 429. A case
+is repeatable: its seed determines how many jobs have begun when the fault occurs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["Case", "Framework", "Outcome", "judge", "over", "strike"]
 Framework = Literal["dramatiq", "rq", "celery", "taskiq", "huey"]
 
 _CELERY_CONF: dict[str, Any] = {
-    # The setting of those who want no task lost when a worker is killed; else Celery's own promise is less.
+    # With these settings Celery loses no task when a worker is killed; its default guarantee is weaker.
     "task_acks_late": True,
     "task_reject_on_worker_lost": True,
     "broker_connection_retry_on_startup": True,
     "broker_transport_options": {
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
-        "unacked_mutex_expire": 2,  # a worker that was killed while it restored keeps the others from it
+        "unacked_mutex_expire": 2,  # a worker that is killed while it restores messages blocks the others
     },
 }
 _WORKERS = 2
@@ -53,9 +53,9 @@ class Case:
 
     Attributes:
         fault: One of `FAULTS`, by name.
-        alone: The framework without throttlekit.
-        slack: How many seconds' worth of calls more at once the partner admits than the limit's burst:
-            what lies between a grant and its call.
+        alone: Run the framework without throttlekit.
+        slack: The time between a grant and its call, in seconds: the partner accepts the calls of this time in addition
+            to the limit's burst.
     """
 
     framework: Framework
@@ -82,9 +82,8 @@ class Case:
     @property
     def of_kombu(self) -> int:
         """
-        How many messages Celery's own client may lose here: it takes one off Redis's list, and only then notes that
-        it has it. What is taken in the instant in which Redis, or that worker, dies is gone, with throttlekit or
-        without.
+        How many messages Celery's client may lose, with or without throttlekit: it removes a message from Redis's list
+        before it records that it has it, so a message that it takes just when Redis or the worker dies is lost.
         """
         if self.framework != "celery" or self.broker != "redis":
             return 0
@@ -92,15 +91,14 @@ class Case:
 
     @property
     def slots(self) -> int:
-        """Bodies that can be under way at once."""
+        """How many bodies can run at once."""
         return {"dramatiq": 8, "rq": 2, "celery": 4, "taskiq": 20, "huey": 8}[self.framework]
 
     @property
     def of_dramatiq(self) -> bool:
         """
-        Whether Dramatiq may keep messages from itself here: what its Redis handed over in the instant in which it
-        died stands under the name of a worker that never got the answer, and stays there until that worker ends,
-        with throttlekit or without.
+        Whether Dramatiq may withhold messages, with or without throttlekit: if its Redis assigned messages to a worker
+        just when it died, that worker has no reply, and the messages stay assigned to it until it ends.
         """
         return self.framework == "dramatiq" and self.broker == "redis" and self.what.of_broker
 
@@ -120,8 +118,8 @@ class Case:
             return TaskiqFlood(**common)
         if self.framework == "huey":
             return HueyFlood(**common)
-        # A task is held for a third of it: less than a store is hung for, so that tasks go back and come again
-        # meanwhile. All of it is long enough for a busy machine to look after what it holds.
+        # A task is held for a third of this time. That is less than a store hangs, so that tasks are requeued and
+        # redelivered meanwhile. The whole time is long enough for a busy machine to manage its held tasks.
         visible = {"visibility_timeout": 6}
         conf = {**_CELERY_CONF, "broker_transport_options": {**_CELERY_CONF["broker_transport_options"], **visible}}
         return CeleryFlood(pool=self.pool, conf=conf, **common)
@@ -130,15 +128,15 @@ class Case:
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """
-    What came of a case.
+    The outcome of a case.
 
     Attributes:
-        done: Jobs that some body has finished.
-        left: Jobs that are still in the broker, in sight: those that RQ says have failed with their worker, say.
-        lost: Neither.
-        duplicates: Bodies begun beyond one a job.
+        done: Jobs whose body has ended.
+        left: Jobs that are still in the broker, including those that RQ marked as failed with their worker.
+        lost: Jobs that are neither done nor left.
+        duplicates: Bodies that began, minus one for each job.
         refused: Calls that the partner would have answered with 429.
-        grants: By the store; over: those of them that its clock and the limit leave no room for.
+        grants: Grants of the store; over: those of them that exceed the limit by its clock.
         recovered: Seconds from the fault's end until the next body began.
     """
 
@@ -158,14 +156,14 @@ class Outcome:
     @property
     def duplicates_allowed(self) -> int:
         """
-        What is in the workers' hands at the fault: for each body that they run at once, that one and one whose
-        acknowledgement is under way. Dramatiq's also have fetched two more for each, and go on with those.
+        How many jobs the workers hold at the fault: for each concurrent body, that job and one whose acknowledgement is
+        not finished. Dramatiq's workers have also fetched two more for each, and run them.
         """
         fetched = 2 if self.case.framework == "dramatiq" and self.case.what.of_broker else 0
         return self.case.what.doubles(self.case.framework) * (2 + fetched) * self.case.slots
 
     def broken(self) -> list[str]:
-        """The promises that were not kept."""
+        """Return the promises that were not kept."""
         left = self.duplicates_allowed if self.case.framework == "rq" else 0
         checks = {
             f"lost {self.lost}: {self.case.of_kombu or 0}": self.lost <= self.case.of_kombu,
@@ -180,77 +178,77 @@ class Outcome:
 
 
 def strike(case: Case) -> Outcome:
-    """Let the flood begin, strike it, and see it through. Nothing of it is left when this returns."""
+    """Start the flood, cause the fault, and wait until all jobs are done. Nothing is left when this returns."""
     rnd = random.Random(f"{case.seed} {case.framework} {case.broker} {case.fault}")
     flood = case.flood()
     with ExitStack() as stack:
-        there = stack.enter_context(scene(case.what, case.broker, case.alone))
-        flooding = stack.enter_context(flood.flooding(flood, there.servers))
+        running_scene = stack.enter_context(scene(case.what, case.broker, case.alone))
+        flooding = stack.enter_context(flood.flooding(flood, running_scene.servers))
         flooding._environment["dramatiq_restart_delay"] = "300"
-        there.flooding = flooding
+        running_scene.flooding = flooding
         for number in range(case.jobs):
             flooding.send("job", str(number))
         flooding.start()
         enough = rnd.randint(case.jobs // 6, case.jobs // 3)
         wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} bodies have begun")
         struck_us = _now_us()
-        case.what.strike(there, rnd)
+        case.what.strike(running_scene, rnd)
         over_us = _now_us()
-        _see_through(case, flooding)
-        told = flooding.stop()
-        lag = there.lag
-    return judge(case, told, struck_us, over_us, lag)
+        _wait_until_done(case, flooding)
+        result = flooding.stop()
+        lag = running_scene.lag
+    return judge(case, result, struck_us, over_us, lag)
 
 
-def judge(case: Case, told: Told, struck_us: int, over_us: int, lag: float = 0.0) -> Outcome:
-    """What *told* comes to. *lag*: by how many seconds a replica that took over was behind."""
-    starts = sorted(start.at_us for start in told.starts)
-    done, begun = len(set(told.ends)), {start.job for start in told.starts}
+def judge(case: Case, result: Told, struck_us: int, over_us: int, lag: float = 0.0) -> Outcome:
+    """Return the outcome of *result*. *lag* is how many seconds a replica that became the master was behind."""
+    starts = sorted(start.at_us for start in result.starts)
+    done, begun = len(set(result.ends)), {start.job for start in result.starts}
     after = next((at_us for at_us in starts if at_us >= over_us), over_us)
     return Outcome(
         case=case,
         done=done,
-        left=told.left,
-        lost=max(0, case.jobs - done - told.left),
+        left=result.left,
+        lost=max(0, case.jobs - done - result.left),
         duplicates=len(starts) - len(begun),
         refused=over(starts, case.rate, case.burst + round(case.slack * case.rate)),
-        grants=len(told.grants),
-        over=over([grant.at_us for grant in told.grants], case.rate, case.burst),
+        grants=len(result.grants),
+        over=over([grant.at_us for grant in result.grants], case.rate, case.burst),
         over_allowed=case.what.over(case.rate, case.burst, lag),
         recovered=(after - over_us) / 1e6,
         took=(starts[-1] - starts[0]) / 1e6 if starts else 0.0,
-        log=told.log,
+        log=result.log,
     )
 
 
 def over(times_us: Iterable[int], rate: int, burst: int) -> int:
-    """How many of those that came at *times_us* the partner of the examples would have refused, at *rate* a second."""
+    """Return how many calls at *times_us* the partner of the examples would have refused, at *rate* per second."""
     contract = Contract(rate, burst)
     return sum(contract.admit(at_us * 1000) > 0 for at_us in sorted(times_us))
 
 
-def _see_through(case: Case, flooding: Flooding) -> None:
-    """Until every job is done. Workers that have ended are started again, as a supervisor does."""
+def _wait_until_done(case: Case, flooding: Flooding) -> None:
+    """Wait until every job is done. Start workers that have ended again, as a supervisor does."""
     seen, since = -1, time.monotonic()
 
     def over_now() -> bool:
         nonlocal seen, since
         if not flooding.running:
             if isinstance(flooding, CeleryFlooding):
-                flooding.fleet.ends_within(3)  # what ends one worker ends the other: in peace, if it can
+                flooding.fleet.ends_within(3)  # a fault that ends one worker ends the other too, cleanly if possible
             flooding.kill()
             flooding.start()
         done = flooding.record.scard("ended")
         if done != seen:
             seen, since = done, time.monotonic()
-        if case.of_dramatiq and time.monotonic() - since > 12.0:  # twice what a worker waits before it asks again
+        if case.of_dramatiq and time.monotonic() - since > 12.0:  # twice a worker's wait before it polls
             flooding.stop()
             flooding.kill()
             flooding.start()
             since = time.monotonic()
-        # What RQ's workers had in their hands as they died nobody runs again: the queue is empty, and that is all.
+        # Jobs that RQ's workers held when they died do not run again: an empty queue is the end.
         idle = isinstance(flooding, RqFlooding) and time.monotonic() - since > 3.0 and flooding.idle()
-        # Nobody has it, and what a dead worker had would have been given to another by now.
+        # No worker has the message, and a dead worker's message would have been redelivered by now.
         gone = case.of_kombu and time.monotonic() - since > 8.0 and flooding._sender.left() == 0
         return done == case.jobs or idle or gone
 

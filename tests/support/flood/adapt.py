@@ -1,9 +1,9 @@
 """
-Workers that call a partner with a hidden limit, and what came of it, by the partner's clock.
+Workers that call a partner with a hidden limit, and the result by the partner's clock.
 
     found = happen(Partner(Hidden(), seconds=40), "Dramatiq", FloodLimit("partner", "100/s", 10, adapt="10/s"))
 
-`happen` lets it happen; what it returns is pure figures. All times are seconds from the beginning.
+`happen` runs the plan, and returns pure figures. All times are seconds from the beginning.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from support.waiting import wait_until
 __all__ = ["CALLERS", "FRAMEWORKS", "Found", "Plan", "happen"]
 
 WINDOW = 2.0
-"""Seconds over which a rate is taken."""
+"""The seconds over which a rate is measured."""
 
 _USED, _REFUSED = 0.85, 0.05
-_WAITING = 300  # so many jobs are not done, at any time
+_WAITING = 300  # how many jobs are not done, at any time
 
 
 FRAMEWORKS: Mapping[str, Callable[..., Flood]] = {
@@ -42,7 +42,7 @@ FRAMEWORKS: Mapping[str, Callable[..., Flood]] = {
     "Celery": partial(CeleryFlood, pool="threads"),
     "RQ": lambda *, processes, threads, **given: RqFlood(kinds=(OURS_SIMPLE,) * processes, **given),
 }
-"""What runs jobs. A worker of RQ runs one job at a time."""
+"""The frameworks that run jobs. A worker of RQ runs one job at a time."""
 
 CALLERS = ("botocore", "aimd")
 """Processes without a framework; see `support.partner.callers`."""
@@ -50,14 +50,15 @@ CALLERS = ("botocore", "aimd")
 
 class Plan(NamedTuple):
     """
-    What is to happen.
+    The plan of a run.
 
     Attributes:
-        seconds: How long, from the first job on.
-        changes: When the true rate changes, and to what.
-        slow_s: The seconds of an answer from which on a body says that the partner is overloaded; and an answer that
-            comes so much later than it had to is counted as late.
-        tells: Whether bodies say it.
+        seconds: The duration, from the first job on.
+        changes: When the true rate changes, and its new value.
+        slow_s: From this number of seconds on, a body reports that the partner is overloaded. An answer that is this
+        much
+            later than possible is counted as late.
+        tells: Whether bodies report an overload.
     """
 
     hidden: Hidden
@@ -72,12 +73,12 @@ class Plan(NamedTuple):
 @dataclass(frozen=True)
 class Found:
     """
-    What happened.
+    The result of a run.
 
     Attributes:
-        calls: All that arrived.
+        calls: All calls that arrived.
         rates: The true rate, and each change of it.
-        late_s: An answer that came so much later than it had to was an overload.
+        late_s: An answer that was this much later than possible is an overload.
     """
 
     hidden: Hidden
@@ -88,24 +89,24 @@ class Found:
 
     @property
     def refused(self) -> float:
-        """Of 1 000 calls: those that were refused, or that were answered late."""
+        """How many of 1 000 calls were refused or answered late."""
         return 1000 * sum(self._is_bad(call) for call in self.calls) / max(1, len(self.calls))
 
     @property
     def use(self) -> float:
-        """The share of what the partner could have served that it served."""
+        """The served part of the calls that the partner could have served."""
         return self._served(0, self.seconds) / self.could(0, self.seconds)
 
     def could(self, since: float, until: float) -> float:
-        """What the partner could have served."""
+        """Return how many calls the partner could have served."""
         ends = [*(self._at(rate.at_us) for rate in self.rates[1:]), self.seconds]
         spans = zip(self.rates, [0.0, *ends], ends, strict=False)
         return sum(rate.rate * max(0.0, min(until, end) - max(since, begin)) for rate, begin, end in spans)
 
     def settled(self, changed: float) -> float | None:
         """
-        Seconds from a change until `WINDOW` begins in which the partner served 0.85 of what it could, and refused at
-        most 5 % of the calls. None: never, before the next change.
+        Return after how many seconds from a change a `WINDOW` begins in which the partner served 0.85 of the possible
+        calls, and refused at most 5 % of the calls. None if there is none before the next change.
         """
         ends = [self._at(rate.at_us) for rate in self.rates if self._at(rate.at_us) > changed]
         until = min([*ends, self.seconds]) - WINDOW
@@ -119,11 +120,11 @@ class Found:
         return None
 
     def changes(self) -> list[float]:
-        """When it began, and each change of the true rate."""
+        """Return the time of the beginning, and of each change of the true rate."""
         return [max(0.0, self._at(rate.at_us)) for rate in self.rates]
 
     def sent_each(self, seconds: float) -> list[float]:
-        """Calls a second, in each so many seconds."""
+        """Return the calls per second, in each interval of *seconds*."""
         times = [self._at(call.at_us) for call in self.calls]
         return [
             sum(n * seconds < at <= (n + 1) * seconds for at in times) / seconds
@@ -131,7 +132,7 @@ class Found:
         ]
 
     def rate_each(self, seconds: float) -> list[float]:
-        """The true rate, in each so many seconds."""
+        """Return the true rate, in each interval of *seconds*."""
         return [self.could(n * seconds, (n + 1) * seconds) / seconds for n in range(int(self.seconds / seconds))]
 
     def _served(self, since: float, until: float) -> int:
@@ -145,7 +146,7 @@ class Found:
 
 
 def happen(plan: Plan, what: str, limit: FloodLimit) -> Found:
-    """Let *plan* happen on fresh servers, with *what* of `FRAMEWORKS` or `CALLERS`; nothing of it is left."""
+    """Run *plan* on new servers, with *what* of `FRAMEWORKS` or `CALLERS`, and leave nothing behind."""
     return _of_callers(plan, what, limit) if what in CALLERS else _of_framework(plan, what, limit)
 
 
@@ -183,7 +184,7 @@ def _of_callers(plan: Plan, what: str, limit: FloodLimit) -> Found:
 
 
 def _follow(plan: Plan, partner: HiddenPartner, began: float) -> Iterator[float]:
-    """Change the true rate when it is due; the seconds so far, again and again until the end."""
+    """Change the true rate at its times. Yield the seconds until now repeatedly, until the end."""
     changes = deque(plan.changes)
     while (now := time.monotonic() - began) < plan.seconds:
         while changes and changes[0][0] <= now:

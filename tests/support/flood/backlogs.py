@@ -1,9 +1,9 @@
 """
-A backlog under one limit on real workers, and what each of its jobs cost: drained, or looked at where it is longest.
+A backlog of one limit on real workers, and the cost of each job: until it is drained, or while it is longest.
 
     with backlog_servers() as where:
-        told = drained(flood, where)            # until the last job is done
-        told = at_its_head(flood, where, 60)    # once every job has been denied, for so many seconds
+        cost = drained(flood, where)            # until the last job is done
+        cost = at_its_head(flood, where, 60)    # for 60 seconds, when every job has been denied
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _MOST_OF_IT = 0.8
 @dataclass(frozen=True)
 class Cost:
     """
-    What one backlog came to.
+    The cost of one backlog.
 
     Attributes:
-        burst: Of the limit.
-        done: Jobs; of a backlog that was looked at, those within the window.
-        lost: Jobs that were not done, of a backlog that was drained.
-        asks: Of the limits' store, a job: over its whole life, or so far.
-        denials: The same without its grant, of a job that the burst did not let through at once.
-        deliveries: To workers, a job; None: not known.
+        burst: The burst of the limit.
+        done: How many jobs are done; of a backlog that is not drained, those within the window.
+        lost: How many jobs are not done, of a drained backlog.
+        asks: Requests to the limits' store per job: over its whole life, or until now.
+        denials: Denials per job that the burst did not admit.
+        deliveries: Deliveries to workers per job. None: not known.
         use: The share of the limit that was used.
-        beyond_us: How far the grants break the bound, as time; <= 0: it holds.
-        store_us, broker_us: CPU of the limits' Redis, and of the broker's, a job.
-        inverted: Share of pairs of jobs that started in the wrong order.
+        beyond_us: By how much time the grants exceed the bound; <= 0: it is kept.
+        store_us, broker_us: CPU of the limits' Redis and of the broker's Redis, per job.
+        inverted: The share of pairs of jobs that started in the wrong order.
     """
 
     burst: int
@@ -67,7 +67,7 @@ class Cost:
 
 @contextlib.contextmanager
 def backlog_servers() -> Iterator[Servers]:
-    """A Redis for the broker, one for the record, and one that does nothing but limit."""
+    """One Redis for the broker, one for the record, and one only for the limits."""
     with redis_server() as broker, redis_server() as record, redis_server() as limits:
         yield Servers("redis", broker, record, f"{limits}/1")
 
@@ -81,7 +81,7 @@ def flood_of(framework: str, jobs: int, rate: int) -> Flood:
 
 
 class Meter:
-    """What the servers have done: asks of the limits' store, its CPU, and the broker's, in seconds."""
+    """Reads the requests to the limits' store, its CPU, and the broker's CPU, in seconds."""
 
     def __init__(self, where: Servers) -> None:
         self._store: Any = redis.Redis.from_url(where.store_url)
@@ -97,59 +97,59 @@ class Meter:
 
 
 def _cpu(client: Any) -> float:
-    told = client.info("cpu")
-    return float(told["used_cpu_user"] + told["used_cpu_sys"])
+    result = client.info("cpu")
+    return float(result["used_cpu_user"] + result["used_cpu_sys"])
 
 
 def drained(flood: Flood, where: Servers) -> Cost:
-    """Send all, start the workers, and wait until all are done."""
+    """Send all jobs, start the workers, and wait until all jobs are done."""
     with contextlib.closing(Meter(where)) as meter:
         before = meter.read()
-        told = run(flood, where)
+        result = run(flood, where)
         after = meter.read()
-    times = [grant.at_us for grant in told.grants]
-    done, limit = max(1, len(set(told.ends))), flood.limits[0]
+    times = [grant.at_us for grant in result.grants]
+    done, limit = max(1, len(set(result.ends))), flood.limits[0]
     interval_us = _interval_us(flood)
     span_us = times[-1] - times[0] if times else 0
     return Cost(
         burst=limit.burst,
-        done=len(set(told.ends)),
-        lost=flood.jobs - len(set(told.ends)),
+        done=len(set(result.ends)),
+        lost=flood.jobs - len(set(result.ends)),
         asks=(after[0] - before[0]) / done,
         denials=(after[0] - before[0] - done) / max(1, done - limit.burst),
-        deliveries=told.counts.get("deliveries", 0) / done,
+        deliveries=result.counts.get("deliveries", 0) / done,
         use=max(0, len(times) - limit.burst) * interval_us / span_us if span_us else 0.0,
         beyond_us=bursts_beyond_us(times, limit.burst, interval_us) if times else 0.0,
         store_us=1e6 * (after[1] - before[1]) / done,
         broker_us=1e6 * (after[2] - before[2]) / done,
-        inverted=_inverted(told),
+        inverted=_inverted(result),
     )
 
 
 def at_its_head(flood: Flood, where: Servers, seconds: float) -> Cost:
     """
-    Send all, start the workers, wait until each job has its place in line, and look for so many seconds, or for most
-    of the time that the rest takes.
+    Send all jobs, start the workers, and wait until each job is on the waitlist. Then measure for *seconds*, or for
+    most of the time that the other jobs need.
 
-    A job's CPU is its share of what it took to give all of them their places, and of what it took in the window to
-    let those through whose turn it was: at most, for some of that is done for those whose turn comes later.
+    A job's CPU is its share of the CPU until all jobs wait, and of the CPU in the window for the jobs that are granted
+    there. It is an upper limit, because some work in the window is for later jobs.
     """
     with contextlib.closing(Meter(where)) as meter, flood.flooding(flood, where) as flooding:
         for index in range(flood.jobs):
             flooding.send("job", str(index), "one")
         before = meter.read()
         flooding.start()
-        _wait_until_in_line(flood, where, flooding)
-        placed, began_us, done_before = meter.read(), _now_us(flooding), _done(flooding)
-        # Not to its very end, where there is no backlog any more.
+        _wait_until_all_wait(flood, where, flooding)
+        waiting, began_us, done_before = meter.read(), _now_us(flooding), _done(flooding)
+        # Not until the end, when there is no backlog any more.
         time.sleep(min(seconds, _MOST_OF_IT * (flood.jobs - done_before) * _interval_us(flood) / 1e6))
         after, ended_us, done_after = meter.read(), _now_us(flooding), _done(flooding)
-        told = flooding.stop()
-    times = [grant.at_us for grant in told.grants]
-    # The store's clock and the record's are one machine's.
+        result = flooding.stop()
+    times = [grant.at_us for grant in result.grants]
+    # The store and the record use the clock of one machine.
     inside = sum(began_us < at_us <= ended_us for at_us in times)
     done = max(1, done_after - done_before)
-    first, window = ([b - a for a, b in zip(*pair, strict=True)] for pair in ((before, placed), (placed, after)))
+    first, window = ([b - a for a, b in zip(*pair, strict=True)] for pair in ((before, waiting), (waiting, after)))
     _, store, broker = (a / flood.jobs + b / done for a, b in zip(first, window, strict=True))
     denials = (after[0] - before[0] - done_after) / max(1, flood.jobs - flood.limits[0].burst)
     return Cost(
@@ -163,21 +163,21 @@ def at_its_head(flood: Flood, where: Servers, seconds: float) -> Cost:
         beyond_us=bursts_beyond_us(times, flood.limits[0].burst, _interval_us(flood)),
         store_us=1e6 * store,
         broker_us=1e6 * broker,
-        inverted=_inverted(told),
+        inverted=_inverted(result),
     )
 
 
-def _wait_until_in_line(flood: Flood, where: Servers, flooding: Flooding) -> None:
-    """The line's end is as far off as all who are not done yet need."""
+def _wait_until_all_wait(flood: Flood, where: Servers, flooding: Flooding) -> None:
+    """Wait until the retry time at the end of the waitlist is that of all jobs that are not done."""
     of = flood.limits[0]
     limit, limiter = TokenBucket(of.name, of.rate, burst=of.burst), Limiter(where.store_url)
 
-    def all_have_places() -> bool:
+    def all_are_waiting() -> bool:
         needed = (flood.jobs - _done(flooding)) * _interval_us(flood) / 1e6
         return limiter.peek(limit).retry_after >= needed - 0.5
 
     with contextlib.closing(limiter):
-        wait_until(all_have_places, description="each job has its place in line", timeout=flood.give_up, every=0.25)
+        wait_until(all_are_waiting, description="each job is on the waitlist", timeout=flood.give_up, every=0.25)
 
 
 def _interval_us(flood: Flood) -> float:
@@ -194,8 +194,8 @@ def _done(flooding: Flooding) -> int:
     return int(flooding.record.scard("ended"))
 
 
-def _inverted(told: Told) -> float:
+def _inverted(result: Told) -> float:
     first: dict[str, int] = {}
-    for start in sorted(told.starts, key=lambda one: one.at_us):
+    for start in sorted(result.starts, key=lambda one: one.at_us):
         first.setdefault(start.job, start.at_us)
     return inversions([int(job) for job in first])

@@ -1,10 +1,10 @@
 """
-Campaigns that call one partner at once: each has calls a second of its own, and all have those of the account.
+Campaigns that call one partner at once: each has a rate, and all of them share the rate of the account.
 
     plan = Plan(campaigns=20, calls=500, account=1.25)
     found = judge(plan, happen(plan))
 
-`happen` lets them happen on real `dramatiq` workers; `judge` is pure, and shares no code with the limits.
+`happen` runs them on real `dramatiq` workers. `judge` is pure, and shares no code with the limits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PERIOD_US = 2_000_000
 _WINDOW_US = 1_000_000
 _FEWEST_WINDOWS = 5
 _SETTLED_US = 2_000_000
-"""From the first grant on: bursts are used up by then."""
+"""The time from the first grant until the bursts are used up."""
 _ACCOUNT = "account"
 
 
@@ -34,8 +34,8 @@ _ACCOUNT = "account"
 class Plan:
     """
     Attributes:
-        calls: Of each campaign, all sent before the workers start, by turns.
-        account: What the account allows, as a share of what all campaigns together do.
+        calls: How many calls each campaign has. All are sent before the workers start, alternating between campaigns.
+        account: The rate of the account, as a share of the sum of the campaigns' rates.
     """
 
     campaigns: int = 20
@@ -46,13 +46,15 @@ class Plan:
 
     @property
     def amounts(self) -> dict[str, int]:
-        """Of each limit, by name: calls in two seconds. The first campaign has 8/s, each next one half a call more."""
+        """
+        The calls in two seconds of each limit, by name. The first campaign has 8/s, and each next one has 0.5/s more.
+        """
         each = {f"campaign-{number:02}": 16 + number for number in range(self.campaigns)}
         return {**each, _ACCOUNT: max(2, round(sum(each.values()) * self.account))}
 
     @property
     def bursts(self) -> dict[str, int]:
-        """Half a second's worth."""
+        """The burst of each limit: the calls of half a second."""
         return {name: max(1, amount // 4) for name, amount in self.amounts.items()}
 
     def limit(self, name: str) -> FloodLimit:
@@ -62,14 +64,14 @@ class Plan:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """
-    What happened, in µs.
+    The record of a run, in µs.
 
     Attributes:
-        grants: By the limits' name, the instants at which the limits' Redis charged it.
-        starts: By campaign, the numbers of the calls in the order in which their bodies began.
-        done: Calls whose body came to its end, each once.
-        store_cpu, broker_cpu: The share of a core that each Redis used, from the first grant to the last.
-        asks: Of the limits' store, a call.
+        grants: The times at which the limits' Redis charged a limit, by the limit's name.
+        starts: The numbers of the calls in the order in which their bodies began, by campaign.
+        done: How many different calls have ended.
+        store_cpu, broker_cpu: The share of a core that each Redis used, from the first grant to the last one.
+        asks: Requests to the limits' store per call.
     """
 
     grants: Mapping[str, list[int]]
@@ -83,17 +85,17 @@ class Record:
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """
-    What it came to.
+    The result of a record.
 
     Attributes:
-        broken: By limit, where its bound did not hold.
-        lost, twice: Calls not done; bodies begun beyond one a call.
-        seconds: From the first grant to the last.
-        use: Of what all limits together allowed while anybody had calls left, the share that was granted.
-        account_use: Of the account, while it was what was short; None: it never was.
-        campaign_use: By campaign, the same.
-        inverted, displaced: Share of pairs of one campaign's calls that began in the wrong order, and by how many
-            places a call was off at most; each of the worst campaign.
+        broken: The violation of each limit whose bound was exceeded.
+        lost, twice: Calls that are not done; bodies that began, minus one for each call.
+        seconds: The time from the first grant to the last one.
+        use: The granted share of the calls that all limits allowed while any campaign had calls left.
+        account_use: The same for the account, while it was the scarce limit. None: it never was.
+        campaign_use: The same for each campaign.
+        inverted, displaced: The share of pairs of one campaign's calls that began in the wrong order, and by how many
+            positions a call was displaced at most; both of the worst campaign.
     """
 
     broken: Mapping[str, Broken]
@@ -130,11 +132,11 @@ def judge(plan: Plan, record: Record) -> Found:
 
 def _shares(plan: Plan, grants: Mapping[str, list[int]]) -> dict[str, float]:
     """
-    What was granted of what could have been, by limit and of "all", over the seconds in which it was what was short.
+    Return the granted share of the possible calls, for each limit and "all", over the seconds in which it was scarce.
 
-    A campaign counts while it has calls left; in the second in which it ends, with what it was granted. The
-    account is short where these could together take more than it has; else each of them is. What was short for
-    a few seconds only is left out: one call more or less would be a large share.
+    A campaign counts while it has calls left, and in the second in which it ends with its grants. The account is scarce
+    if the campaigns together could use more than its rate; otherwise each campaign is scarce. A limit that was scarce
+    for only a few seconds is omitted, because one call would be a large share.
     """
     amounts = plan.amounts
     last = {name: times[-1] for name, times in grants.items() if times}
@@ -153,9 +155,9 @@ def _shares(plan: Plan, grants: Mapping[str, list[int]]) -> dict[str, float]:
         together = sum(could[name] for name in waiting)
         if not waiting:
             continue
-        short = [_ACCOUNT] if together >= could[_ACCOUNT] else waiting
-        windows.update(["all", *short])
-        for name in short:
+        scarce = [_ACCOUNT] if together >= could[_ACCOUNT] else waiting
+        windows.update(["all", *scarce])
+        for name in scarce:
             granted[name] += counts[name].get(window, 0)
             possible[name] += could[name]
         granted["all"] += counts[_ACCOUNT].get(window, 0)
@@ -171,12 +173,12 @@ def _per_window(times: list[int], start: int) -> dict[int, int]:
 
 
 def first_of(order: list[int]) -> list[int]:
-    """*order* without those that come again."""
+    """Return *order* without repetitions."""
     return list(dict.fromkeys(order))
 
 
 def happen(plan: Plan) -> Record:
-    """Send all calls, let the workers do them, and tell. Nothing is left of it afterwards."""
+    """Send all calls, let the workers run them, and return the record. Nothing is left afterwards."""
     campaigns = [name for name in plan.amounts if name != _ACCOUNT]
     account, total = plan.limit(_ACCOUNT), plan.campaigns * plan.calls
     flood = Flood(
@@ -194,24 +196,24 @@ def happen(plan: Plan) -> Record:
                 raise AssertionError("the workers have ended")
             return bool(flooding.record.scard("ended") == total)
 
-        with contextlib.suppress(AssertionError):  # then some are lost, and the judge says so
+        with contextlib.suppress(AssertionError):  # then some calls are lost, and `judge` reports it
             wait_until(all_are_done, description="all calls are done", timeout=60 + 2 * needed, every=0.25)
         asks, store, broker = (b - a for a, b in zip(before, meter.read(), strict=True))
-        told = flooding.stop()
-        return _recorded(told, asks / max(1, len(told.ends)), store, broker)
+        result = flooding.stop()
+        return _recorded(result, asks / max(1, len(result.ends)), store, broker)
 
 
-def _recorded(told: Told, asks: float, store: float, broker: float) -> Record:
+def _recorded(result: Told, asks: float, store: float, broker: float) -> Record:
     grants: defaultdict[str, list[int]] = defaultdict(list)
-    for grant in told.grants:
+    for grant in result.grants:
         for name, _, _ in grant.buckets:
             grants[name.removeprefix("tk1:{").partition(":")[0]].append(grant.at_us)
     starts: defaultdict[str, list[int]] = defaultdict(list)
-    for start in sorted(told.starts, key=lambda one: one.at_us):
+    for start in sorted(result.starts, key=lambda one: one.at_us):
         name, _, number = start.job.partition(":")
         starts[name].append(int(number))
-    span = (told.grants[-1].at_us - told.grants[0].at_us) / 1e6 if len(told.grants) > 1 else 1.0
+    span = (result.grants[-1].at_us - result.grants[0].at_us) / 1e6 if len(result.grants) > 1 else 1.0
     return Record(
-        grants=grants, starts=starts, done=len(set(told.ends)),
+        grants=grants, starts=starts, done=len(set(result.ends)),
         store_cpu=store / span, broker_cpu=broker / span, asks=asks,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What must hold of a flood's record, whatever the framework."""
+"""The checks of a flood's record, for every framework."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from support.flood.run import Told
 __all__ = ["assert_bound", "assert_calm", "in_order", "starts_of"]
 
 
-def assert_bound(told: Told, name: str, interval_us: int, burst: int, *, unheard: int = 0) -> int:
+def assert_bound(result: Told, name: str, interval_us: int, burst: int, *, unheard: int = 0) -> int:
     """
-    Hold the grants of the limit called *name* to its bound, exactly; return how many there were.
+    Check the grants of the limit *name* against its bound, exactly. Return how many there were.
 
-    A bucket that follows the grants by their instants alone never holds more than burst × interval:
-    that is, in no window of any length w are there more than burst + w / interval of them. And the
-    state that the store kept is that same bucket's: nothing else was charged.
+    A bucket that is computed from the times of the grants never exceeds burst × interval, so no window of length w has
+    more than burst + w / interval grants. The stored state is that of the computed bucket, so nothing else was charged.
 
     Args:
-        unheard: How many units may have been charged besides, to workers that were killed before they had written
-            the grant down. They count in the bound.
+        unheard: How many further units may have been charged for workers that were killed before they recorded the
+        grant.
+            They count for the bound.
     """
     tats: dict[str, int] = {}
     count = 0
-    for grant in told.grants:
+    for grant in result.grants:
         for bucket, charge_us, tat_us in grant.buckets:
             if not bucket.startswith(f"tk1:{{{name}:"):
                 continue
@@ -40,23 +40,24 @@ def assert_bound(told: Told, name: str, interval_us: int, burst: int, *, unheard
     return count
 
 
-def in_order(told: Told) -> Told:
-    # Two grants of one microsecond: the earlier is the one that left the bucket less charged.
-    told.grants.sort(key=lambda grant: (grant.at_us, [tat for _, _, tat in grant.buckets]))
-    return told
+def in_order(result: Told) -> Told:
+    # Of two grants in one microsecond, the earlier one left the bucket less charged.
+    result.grants.sort(key=lambda grant: (grant.at_us, [tat for _, _, tat in grant.buckets]))
+    return result
 
 
-def starts_of(told: Told) -> Counter[str]:
-    return Counter(start.job for start in told.starts)
+def starts_of(result: Told) -> Counter[str]:
+    return Counter(start.job for start in result.starts)
 
 
 def assert_calm(log: str) -> None:
     """
-    No traceback is in *log*; if there is one, it is what is told, and not some log's beginning.
+    Check that *log* has no traceback. The error has the part of the log with the traceback.
 
-    But for RQ's own: its handler of SIGTERM raises StopRequested wherever the worker is, and in a destructor Python
-    prints it and goes on. Within a Redis command of the worker it leaves a reply unread, which the worker's teardown
-    meets. And but for Celery's own: a cold shutdown may stop py-amqp within a frame, whose rest the clean-up meets.
+    Some tracebacks of RQ and Celery are allowed. RQ's handler of SIGTERM raises StopRequested anywhere in the worker:
+    Python prints it if it is raised in a destructor, and in a Redis command it leaves a reply unread, which then fails
+    the worker's teardown. A cold shutdown of Celery may stop py-amqp inside a frame, and then the clean-up reads the
+    rest.
     """
     lines = log.splitlines()
     cold = "worker: Cold shutdown" in log

@@ -1,4 +1,4 @@
-"""Which jobs of a flood a broker holds, read from its own structures while no worker runs."""
+"""The jobs of a flood that a broker holds, read from its data while no worker runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PIECE = 10_000
 class Contents(NamedTuple):
     """
     Attributes:
-        waiting: How many messages there are of each job, by its index.
-        dead: Jobs among the dead letters.
-        stranded: Messages of Dramatiq that no list or set of its Redis knows: none of them will be delivered.
+        waiting: How many messages each job has, by its index.
+        dead: How many jobs are dead letters.
+        stranded: Messages of Dramatiq that are in no list or set of its Redis, so that they will not be delivered.
     """
 
     waiting: Counter[str]
@@ -34,7 +34,10 @@ class Contents(NamedTuple):
 
 
 def ready(where: Servers, queue: str) -> int:
-    """Messages that no worker has taken yet. Those of a delay queue count half: they have been taken once."""
+    """
+    Return twice the number of messages that no worker has taken. Messages of a delay queue count half, because they
+    have been taken once.
+    """
     names = queue, f"{queue}.DQ"
     if where.kind == "rabbitmq":
         main, delayed = (_declared(where.broker_url, name) for name in names)
@@ -47,7 +50,7 @@ def ready(where: Servers, queue: str) -> int:
 
 
 def contents(where: Servers, queue: str) -> Contents:
-    """All that the broker holds; RabbitMQ is empty afterwards."""
+    """Return all that the broker holds. RabbitMQ is empty afterwards."""
     if where.kind == "rabbitmq":
         return Contents(
             Counter(index for name in (queue, f"{queue}.DQ") for index in _consumed(where.broker_url, name)),
@@ -59,7 +62,10 @@ def contents(where: Servers, queue: str) -> Contents:
 
 
 def _in_redis(client: Any) -> Contents:
-    """Whatever the layout: a message holds its job's index, as RQ's ids do, which may stand in several places."""
+    """
+    Search all keys, whatever their layout: a message has its job's index, and so have RQ's ids, which may occur several
+    times.
+    """
     waiting: Counter[str] = Counter()
     ids: set[str] = set()
     fields: set[bytes] = set()
@@ -86,7 +92,7 @@ def _in_redis(client: Any) -> Contents:
 
 
 def _entries(client: Any, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Of a hash, its fields and values; of anything else with members, nothing and each of them."""
+    """Yield the fields and values of a hash, or b"" and each member of another collection."""
     kind = client.type(key)
     if kind == b"hash":
         yield from client.hscan_iter(key, count=_PIECE)

@@ -1,4 +1,4 @@
-"""What a flood's record amounts to: bounds, use of the limit, deliveries, order. Pure."""
+"""The figures of a flood's record: bounds, use of the limit, deliveries, order. Pure."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = [
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """
-    One row of a table. Times in seconds unless the name says otherwise.
+    One row of a table. Times are in seconds unless the name has another unit.
 
     Attributes:
-        ideal: The shortest time that the limits allow for the jobs done.
-        took: From the first start to the last.
-        use: The share of the limits that was used: by the grants where they are known.
-        grants_beyond_us: How far the worst window of grants breaks the bound, as time; <= 0: it holds,
-            exactly, by the store's clock. None: nobody recorded grants.
-        starts_beyond_ms: The same over the bodies' starts: the jitter between a grant and a start
-            that would explain the worst window.
-        most_in_1s, allowed_in_1s: Starts within one second, and what the limit's own bound says.
-        unexplained_charges: Grants whose bucket stood elsewhere than all grants before it say:
-            somebody else was charged. None: nobody recorded grants.
-        lost: Jobs that no body has finished; of those, `left` messages are still in the broker.
-        deliveries: To workers, per job done, the first included; operations: enqueue, ack and nack.
-        commands: Of the broker's Redis, per job done, polling included. None: it is no Redis.
-        inverted: Share of pairs of jobs that started in the wrong order.
+        ideal: The shortest time that the limits allow for the jobs that are done.
+        took: The time from the first start to the last one.
+        use: The share of the limits that was used, by the grants if they are known.
+        grants_beyond_us: By how much time the worst window of grants exceeds the bound; <= 0: it is kept,
+            exactly, by the store's clock. None: grants were not recorded.
+        starts_beyond_ms: The same for the bodies' starts: the jitter between a grant and a start that would explain the
+            worst window.
+        most_in_1s, allowed_in_1s: The most starts within one second, and the limit's bound.
+        unexplained_charges: Grants whose bucket had another state than all earlier grants imply, because of another
+            charge. None: grants were not recorded.
+        lost: Jobs whose body has not ended; of those, `left` messages are still in the broker.
+        deliveries: Deliveries to workers per done job; operations: enqueue, ack and nack.
+        commands: Commands of the broker's Redis per done job, including polling. None: the broker is no Redis.
+        inverted: The share of pairs of jobs that started in the wrong order.
     """
 
     done: int
@@ -60,49 +60,51 @@ class Figures:
 
     @property
     def bound_holds(self) -> bool:
-        """By the store's clock where grants are known, else by what was started within a second."""
+        """
+        Whether the bound is kept: by the store's clock if grants are known, otherwise by the starts within a second.
+        """
         if self.grants_beyond_us is None:
             return self.most_in_1s <= self.allowed_in_1s
         return self.grants_beyond_us <= 0
 
 
-def figures(told: Told) -> Figures:
-    flood = told.flood
-    starts = sorted(told.starts, key=lambda start: start.at_us)
+def figures(result: Told) -> Figures:
+    flood = result.flood
+    starts = sorted(result.starts, key=lambda start: start.at_us)
     times = [start.at_us for start in starts]
     first_of: dict[str, int] = {}
     for start in starts:
         first_of.setdefault(start.job, start.at_us)
-    done, jobs = len(set(told.ends)), max(1, len(set(told.ends)))
+    done, jobs = len(set(result.ends)), max(1, len(set(result.ends)))
     ideal, took = _ideal(flood, list(first_of)), (times[-1] - times[0]) / 1e6 if times else 0.0
-    span = (told.grants[-1].at_us - told.grants[0].at_us) / 1e6 if told.grants else took
+    span = (result.grants[-1].at_us - result.grants[0].at_us) / 1e6 if result.grants else took
     limit = _buckets(flood)[0]
     return Figures(
         done=done,
         lost=flood.jobs - done,
-        duplicates=len(told.starts) - len(first_of),
-        left=told.left,
+        duplicates=len(result.starts) - len(first_of),
+        left=result.left,
         took=took,
         ideal=ideal,
         use=ideal / span if span else 0.0,
-        grants_beyond_us=_grants_beyond_us(flood, told.grants) if told.grants else None,
-        starts_beyond_ms=_starts_beyond_us(told) / 1000,
+        grants_beyond_us=_grants_beyond_us(flood, result.grants) if result.grants else None,
+        starts_beyond_ms=_starts_beyond_us(result) / 1000,
         most_in_1s=most_within(times, 1_000_000),
         allowed_in_1s=int(1e6 / _interval_us(limit.bucket)) + (0 if flood.mode == "native" else limit.burst),
-        deliveries=told.counts.get("deliveries", 0) / jobs,
-        operations=told.counts.get("operations", 0) / jobs,
-        commands=None if told.broker_commands is None else told.broker_commands / jobs,
-        cpu_ms=1000 * told.counts.get("cpu", 0) / jobs,
+        deliveries=result.counts.get("deliveries", 0) / jobs,
+        operations=result.counts.get("operations", 0) / jobs,
+        commands=None if result.broker_commands is None else result.broker_commands / jobs,
+        cpu_ms=1000 * result.counts.get("cpu", 0) / jobs,
         inverted=inversions([int(job) for job in first_of if job.isdigit()]),
-        unexplained_charges=unexplained_charges(told.grants) if told.grants else None,
+        unexplained_charges=unexplained_charges(result.grants) if result.grants else None,
     )
 
 
 def bursts_beyond_us(times_us: Sequence[int], burst: int, interval_us: float) -> float:
     """
-    How far the worst window breaks "at most burst + window / interval", as time; <= 0: none does.
+    Return by how much time the worst window exceeds "at most burst + window / interval"; <= 0 if none does.
 
-    From one instant to another n units need (n - burst) intervals. *times_us* ascend.
+    From one time to another, n units need (n - burst) intervals. *times_us* ascend.
     """
     worst, most_ahead = float("-inf"), float("-inf")
     for n, time_us in enumerate(times_us):
@@ -112,7 +114,7 @@ def bursts_beyond_us(times_us: Sequence[int], burst: int, interval_us: float) ->
 
 
 def most_within(times_us: Sequence[int], window_us: int) -> int:
-    """The most of *times_us*, ascending, in any window."""
+    """Return the largest number of *times_us*, which ascend, in any window."""
     most, first = 0, 0
     for last, time_us in enumerate(times_us):
         while time_us - times_us[first] >= window_us:
@@ -122,7 +124,7 @@ def most_within(times_us: Sequence[int], window_us: int) -> int:
 
 
 def inversions(order: Sequence[int]) -> float:
-    """The share of pairs in the wrong order: 0 is first in, first out, 0.5 is chance."""
+    """Return the share of pairs in the wrong order: 0 is first in, first out; 0.5 is random."""
 
     def count(part: list[int]) -> tuple[list[int], int]:
         if len(part) < 2:
@@ -143,17 +145,17 @@ def inversions(order: Sequence[int]) -> float:
 
 
 def lateness(order: Sequence[int]) -> tuple[float, int]:
-    """The share of jobs that began after one of a higher number, and by how many places one was off at most."""
+    """Return the share of jobs that began after a job with a higher number, and the largest displacement of a job."""
     highest, overtaken = -1, 0
     for job in order:
         overtaken += job < highest
         highest = max(highest, job)
-    places = max((abs(job - place) for place, job in enumerate(order)), default=0)
-    return overtaken / max(1, len(order)), places
+    displacement = max((abs(job - place) for place, job in enumerate(order)), default=0)
+    return overtaken / max(1, len(order)), displacement
 
 
 def full_from(times: Sequence[float], since: float, *, units: float, seconds: float) -> float | None:
-    """The first instant, *since* itself or a later one of *times*, that *units* of them follow within *seconds*."""
+    """Return the first time, *since* or a later one of *times*, that is followed by *units* of them in *seconds*."""
     later = [at for at in times if at >= since]
     for begin in (since, *later):
         last = bisect_left(later, begin) + math.ceil(units) - 1
@@ -166,13 +168,13 @@ def full_from(times: Sequence[float], since: float, *, units: float, seconds: fl
 
 def unexplained_charges(grants: Sequence[Grant]) -> int:
     """
-    Replay *grants* and count those that found a bucket elsewhere than the ones before it left it.
+    Replay *grants*, and count those whose bucket had another state than after the previous grants.
 
-    0 proves that whoever was denied was charged nothing, anywhere.
+    0 proves that no denial charged any limit.
     """
     tats: dict[str, int] = {}
     wrong = 0
-    # In one microsecond there may be several: the state after each tells their order.
+    # One microsecond may have several grants: the state after each shows their order.
     for grant in sorted(grants, key=lambda one: (one.at_us, max(tat for _, _, tat in one.buckets))):
         for name, charge_us, tat_us in grant.buckets:
             before = tats.get(name)
@@ -214,12 +216,12 @@ def _grants_beyond_us(flood: Flood, grants: Sequence[Grant]) -> int:
     return round(worst)
 
 
-def _starts_beyond_us(told: Told) -> float:
-    flood = told.flood
+def _starts_beyond_us(result: Told) -> float:
+    flood = result.flood
     worst = float("-inf")
     for limit in _buckets(flood):
         of_key: defaultdict[str, list[int]] = defaultdict(list)
-        for start in sorted(told.starts, key=lambda one: one.at_us):
+        for start in sorted(result.starts, key=lambda one: one.at_us):
             if start.job.isdigit():
                 of_key[flood.account_of(int(start.job)) if limit.key else ""].append(start.at_us)
         for times in of_key.values():
@@ -228,5 +230,5 @@ def _starts_beyond_us(told: Told) -> float:
 
 
 def _burst(flood: Flood, limit: TokenBucket) -> int:
-    """Dramatiq's limiter has no burst of its own: a whole window's worth may start at once."""
+    """Return the burst. Dramatiq's limiter has none: the units of a whole window may start at once."""
     return limit.amount if flood.mode == "native" else limit.burst

@@ -1,9 +1,9 @@
 """
-What the worker processes of a flood run: actors that note when they start, under one of several limiters.
+The actors of the worker processes of a flood, which record when they start, with one of several limiters.
 
-Everything is told by $TK_FLOOD, the JSON of `support.flood.run.Flood.environment`. Besides the starts, by
-the clock of the recording Redis, it records each grant with the store's own instant and state, so that
-a bound can be checked without any tolerance for what lies between a grant and a body.
+They are configured by $TK_FLOOD, the JSON of `support.flood.run.Flood.environment`. In addition to the starts, by the
+clock of the recording Redis, each grant is recorded with the store's time and state, so that a bound can be checked
+without a tolerance for the time between a grant and a body.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ counts = Counts(_record.count)
 
 class Naive(dramatiq.Middleware):
     """
-    "Time to one token, plus up to a second", as one would write it: denied messages are put back with that delay.
+    A simple limiter: denied messages are requeued with the time to one token plus up to a second.
 
-    In all else as good as ours: it loses nothing, takes no retry, is as quiet, polls as often.
+    Otherwise it is like throttlekit: it loses no message, uses no retry, logs as little, and polls as often.
     """
 
     def __init__(self, limiter: Limiter, limit: Limit) -> None:

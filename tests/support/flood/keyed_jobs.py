@@ -1,4 +1,4 @@
-"""The actor of `tests/benchmarks/many_keys.py`: it records its key, and when its limit was charged, in Redis."""
+"""The actor of `tests/benchmarks/many_keys.py`, which records its key and the time of its charge in Redis."""
 
 from __future__ import annotations
 

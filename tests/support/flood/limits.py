@@ -1,4 +1,4 @@
-"""A limit as text, for the workers of a flood to make."""
+"""A limit as plain data, from which the workers of a flood create it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ class FloodLimit:
     A token bucket, or slots.
 
     Attributes:
-        share: Whose job it is: "{account}" for the second argument of the flood's jobs. None: the limit is not shared.
-        weights: Of the share; None: all have the same.
-        strict: The weights are priorities.
-        adapt: The floor of a limit that adapts. None: it does not.
-        slots: So many jobs at once, in place of the rate.
+        share: The tenant of a job: "{account}" for the second argument of the flood's jobs. None: the limit is not
+        shared. weights: The weights of the tenants. None: all are equal. strict: Whether the weights are priorities.
+        adapt: The floor of an adaptive limit. None: the limit does not adapt. slots: How many jobs may run at once,
+        instead of the rate.
     """
 
     name: str
@@ -44,7 +43,7 @@ class FloodLimit:
 
 
 def options_of(adapter: Callable[..., Any], flood: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of *adapter* that the flood sets, of those that it has: `max_inline_wait`."""
+    """Return the options that the flood sets and *adapter* has: `max_inline_wait`."""
     wanted = {"max_inline_wait": flood.get("max_inline_wait")}
     known = inspect.signature(adapter).parameters
     return {name: value for name, value in wanted.items() if name in known and value is not None}

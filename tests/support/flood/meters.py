@@ -1,4 +1,4 @@
-"""What processes and servers use of the machine, read from /proc."""
+"""The resources that processes and servers use, read from /proc."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pids_of_redis(client: Any) -> list[int]:
 
 
 def pids_of_broker(where: Servers) -> list[int]:
-    """The processes of the broker: of RabbitMQ, those with its node in their environment."""
+    """Return the processes of the broker. For RabbitMQ, those with its node in their environment."""
     if where.kind == "redis":
         with redis.Redis.from_url(where.broker_url) as broker:
             return pids_of_redis(broker)
@@ -32,14 +32,14 @@ def pids_of_broker(where: Servers) -> list[int]:
 
 
 def scripts_run(client: Any, commands: Iterable[str] = ("evalsha", "eval")) -> int:
-    """How many scripts that Redis has run by these commands; not those that it did not know."""
+    """Return how many scripts that Redis has run by these commands, without those that it did not know."""
     stats = client.info("commandstats")
     found = [stats[f"cmdstat_{name}"] for name in commands if f"cmdstat_{name}" in stats]
     return int(sum(each["calls"] - each["failed_calls"] for each in found))
 
 
 def pss_mb(pids: Iterable[int]) -> float:
-    """What they take of the memory, what they share divided among them."""
+    """Return the memory of these processes in MB, with shared memory divided among its users."""
     kb = 0
     for pid in pids:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""How worker processes of a flood write down what happens, by the clock of the recording Redis."""
+"""The record of a flood that its worker processes write, by the clock of the recording Redis."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _START = """
 
 class Record:
     """
-    The recording Redis, as a worker sees it.
+    A worker's access to the recording Redis.
 
     Args:
-        slow_s: As of `support.flood.run.Flood`.
+        slow_s: See `support.flood.run.Flood`.
     """
 
     def __init__(self, url: str, slow_s: float | None = None) -> None:
@@ -41,7 +41,7 @@ class Record:
         self._start: Any = self.redis.register_script(_START)
 
     def run(self, index: str, seconds: float) -> None:
-        """The body of a job: call the partner; or note that it starts, work for so long, note that it ends."""
+        """Run the body of a job: call the partner, or record the start, work for *seconds*, and record the end."""
         if self._partner is not None:
             answer, took = self._partner.call()
             if "RateLimit" in answer.headers:
@@ -64,7 +64,7 @@ class Record:
 
 
 class RecordingStore(Passing):
-    """The store of a URL, writing down every grant: its instant and, for each bucket, charge and state after it."""
+    """The store of a URL, which records each grant with its time, and the charge and new state of each bucket."""
 
     def __init__(self, url: str, record: Record, count: Callable[[str], None]) -> None:
         self.inner = store_from(url, plugin_manager([]))
@@ -73,17 +73,19 @@ class RecordingStore(Passing):
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
         request = Request(claims, requester, attempt)
-        return self._noted(
+        return self._record_answer(
             request, self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
         )
 
     def decide_all(self, requests: Sequence[Request]) -> list[Any]:
-        """What event loops ask together."""
+        """Decide the requests of an event loop together."""
         inner: Any = self.inner
         answers = zip(requests, inner.decide_all(requests), strict=True)
-        return [each if isinstance(each, Exception) else self._noted(request, each) for request, each in answers]
+        return [
+            each if isinstance(each, Exception) else self._record_answer(request, each) for request, each in answers
+        ]
 
-    def _noted(self, request: Request, verdict: Any) -> Any:
+    def _record_answer(self, request: Request, verdict: Any) -> Any:
         if request.requester.caller is Caller.PEEK:
             return verdict
         self._count(f"store: {verdict.reason.value}")
@@ -97,7 +99,7 @@ class RecordingStore(Passing):
         return verdict
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else a store can do, this one leaves to the one that it records."""
+        """Delegate all other methods to the recorded store."""
         if name.startswith("_") or name == "inner":
             raise AttributeError(name)
         return getattr(self.inner, name)

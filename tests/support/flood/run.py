@@ -1,10 +1,10 @@
 """
-A backlog, real `dramatiq` worker processes under one of several limiters, and everything that happened.
+A backlog, real `dramatiq` worker processes with one of several limiters, and the record of a run.
 
     with support.servers.flood.servers("redis") as where:
-        told = run(Flood(limits=(FloodLimit("partner", "50/s", 50),), jobs=400), where)
+        result = run(Flood(limits=(FloodLimit("partner", "50/s", 50),), jobs=400), where)
 
-`support.flood.figures` makes figures of what `run` returns.
+`support.flood.figures` calculates figures from the result of `run`.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _RUNS = itertools.count(1)
 @dataclass(frozen=True, kw_only=True)
 class Flood:
     """
-    What is to happen.
+    The plan of a flood.
 
     Attributes:
-        limits: Of the actor `job`, which all of the backlog is for. `naive` and `native` take the first.
-        jobs: Sent before the workers start; `account_of` gives each its second argument.
-        body: Seconds that each job takes.
-        give_up: Seconds after which the workers are stopped, done or not.
-        kills: Seconds at which every process is killed, and new ones are started.
-        pace: Send this many jobs a second while the workers run, in place of a backlog.
-        options: Of the actor, as Dramatiq knows them.
-        settle: How long nothing may happen before it is over.
-        others: More actors and their limits, on the same queue.
-        faulty: Brokers and workers will die: let whoever is left notice soon.
+        limits: The limits of the actor `job`, which runs the whole backlog. `naive` and `native` use the first one.
+        jobs: How many jobs are sent before the workers start; `account_of` returns the second argument of each.
+        body: How many seconds each job takes.
+        give_up: After how many seconds the workers are stopped, even if jobs are left.
+        kills: The times in seconds at which every process is killed, and new ones are started.
+        pace: How many jobs per second are sent while the workers run, instead of a backlog.
+        options: Dramatiq's options of the actor.
+        settle: How many seconds without an event end the flood.
+        others: Further actors and their limits, on the same queue.
+        faulty: Brokers and workers will die, so the others must detect it soon.
         slow_s: The bodies call a `HiddenPartner` in the recording Redis, and an answer that takes longer is an
-            overload. None: they call nothing.
+            overload. None: they call no partner.
         max_inline_wait: The adapter's option of this name, if it has it. None: its default.
     """
 
@@ -81,7 +81,7 @@ class Flood:
             if self.kills or self.faulty
             else {}
         )
-        told = {
+        config = {
             "broker_url": where.broker_url,
             "store_url": where.store_url,
             "record_url": f"{where.redis_base}/2",
@@ -94,21 +94,23 @@ class Flood:
             "slow_s": self.slow_s,
             "max_inline_wait": self.max_inline_wait,
         }
-        return {"TK_FLOOD": json.dumps({**told, **self.more(where)})}
+        return {"TK_FLOOD": json.dumps({**config, **self.more(where)})}
 
     def more(self, where: Servers) -> dict[str, Any]:
-        """What the workers of one framework are told besides."""
+        """Return the additional configuration of the workers of one framework."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FloodApart(Flood):
-    """With a command for each worker process of Dramatiq: one command ends with any of its processes."""
+    """
+    A flood with one command for each worker process of Dramatiq, because a command ends with any of its processes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A body began, by the clock of the recording Redis."""
+    """The start of a body, by the clock of the recording Redis."""
 
     at_us: int
     job: str
@@ -117,7 +119,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The store said yes. Of each bucket: its name, what it was charged, and its state afterwards."""
+    """A grant of the store, with the name, the charge and the new state of each bucket."""
 
     at_us: int
     buckets: tuple[tuple[str, int, int], ...]
@@ -126,14 +128,14 @@ class Grant:
 @dataclass(frozen=True, kw_only=True)
 class Told:
     """
-    What happened.
+    The record of a flood.
 
     Attributes:
-        ends: The job of each body that came to its end.
-        counts: Of the workers: deliveries, operations (enqueue, ack, nack), cpu, and the store's
-            answers by reason. Nothing of processes that were killed.
-        broker_commands: What the broker's Redis was asked, polling included; None for RabbitMQ.
-        left: Messages still in the broker, dead letters included.
+        ends: The job of each body that ended.
+        counts: Counts of the workers: deliveries, operations (enqueue, ack, nack), cpu, and the store's answers by
+            reason, without processes that were killed.
+        broker_commands: The commands of the broker's Redis, including polling. None for RabbitMQ.
+        left: How many messages are still in the broker, including dead letters.
     """
 
     flood: Flood
@@ -147,7 +149,7 @@ class Told:
 
     @property
     def begun_twice(self) -> int:
-        """Bodies begun beyond one a job. Those that a kill cut short had to be."""
+        """How many bodies began, minus one for each job. A job whose body was killed must begin again."""
         return len(self.starts) - len({start.job for start in self.starts})
 
     @property
@@ -156,7 +158,7 @@ class Told:
 
 
 def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> Told:
-    """Let *flood* happen. When this returns nothing of it is left: no process, no message, no key."""
+    """Run *flood*. When this returns, no process, message or key of it is left."""
     with (kind or flood.flooding)(flood, where) as flooding:
         if flood.pace is None:
             for index in range(flood.jobs):
@@ -167,7 +169,7 @@ def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> Tol
 
 
 class Flooding:
-    """A flood under way, for whoever wants to lead it step by step."""
+    """A running flood, which a test can control step by step."""
 
     def __init__(self, flood: Flood, where: Servers) -> None:
         base = redis.Redis.from_url(where.redis_base)
@@ -196,13 +198,13 @@ class Flooding:
         return self._workers is not None and self._workers.running
 
     ready = "ready for action"
-    """What each worker process says when it is."""
+    """What each worker process prints when it is ready."""
 
     counts_cpu = True
-    """Whether the workers count the CPU that they use; otherwise it is read before they are stopped."""
+    """Whether the workers count the CPU that they use. Otherwise it is read before they are stopped."""
 
     def sender(self, where: Servers, queue: str) -> Any:
-        """The producer."""
+        """Return the producer."""
         return Sender(where, queue)
 
     @property
@@ -211,17 +213,17 @@ class Flooding:
 
     @property
     def fleet(self) -> Fleet:
-        """The workers that run now."""
+        """The current workers."""
         assert self._workers is not None
         return self._workers
 
     @property
     def commands(self) -> Sequence[Command]:
-        """The commands that run."""
+        """The current commands."""
         return self.fleet.commands
 
     def workers(self) -> Fleet:
-        """The worker processes, started."""
+        """Start the worker processes, and return them."""
         command = Workers.command(_MODULE, processes=self.flood.processes, threads=self.flood.threads)
         return Fleet([command], self._environment)
 
@@ -230,7 +232,7 @@ class Flooding:
         self._sender.send_many(jobs)
 
     def start(self) -> None:
-        """Start the workers, and return when they are ready, or have failed."""
+        """Start the workers, and return when they are ready or have failed."""
         workers = self._workers = self.workers()
         wait_until(
             lambda: workers.log().count(self.ready) >= self.flood.processes or not workers.running,
@@ -246,26 +248,26 @@ class Flooding:
             self.bury()
 
     def log(self) -> str:
-        """What the workers have printed that run now."""
+        """Return the output of the current workers."""
         return self.fleet.log()
 
     def stop_workers(self, number: int) -> None:
-        """Stop the workers with a signal; they must end by themselves."""
+        """Stop the workers with a signal, after which they must end without SIGKILL."""
         self.fleet.signal(number)
         assert self.fleet.ends_within(30), self.log()[-3000:]
         self._logs.append(self.log())
         self.fleet.close()
 
     def purge(self) -> None:
-        """Delete all jobs that wait, as far as the framework can: see its sender."""
+        """Delete all waiting jobs, as far as the framework can: see its sender."""
         self._sender.purge()
 
     def bury(self) -> None:
-        """All workers are dead: let the next ones know at once."""
+        """Let the next workers detect at once that all workers are dead."""
         self._sender.bury(self._sender.hearts())
 
     def stop(self) -> Told:
-        """Stop the workers in peace, and tell."""
+        """Stop the workers cleanly, and return the record."""
         if self._workers is not None:
             if not self.counts_cpu and self.running:
                 self.record.hincrbyfloat("counts", "cpu", self._workers.cpu_seconds())
@@ -284,15 +286,15 @@ class Flooding:
         )
 
     def left(self) -> int:
-        """Messages that are still in the broker, dead letters included."""
+        """Return how many messages are still in the broker, including dead letters."""
         return int(self._sender.left())
 
     def starts(self) -> list[Start]:
-        """The bodies begun so far."""
+        """Return the starts of bodies until now."""
         return [_start(line) for line in self.record.lrange("starts", 0, -1)]
 
     def grants(self) -> list[Grant]:
-        """What the store has granted so far, by its clock."""
+        """Return the grants of the store until now, in the order of its clock."""
         found = [_grant(line) for line in self.record.lrange("grants", 0, -1)]
         return sorted(found, key=lambda grant: grant.at_us)
 
@@ -307,7 +309,7 @@ Flood.flooding, FloodApart.flooding = Flooding, _FloodingApart
 
 
 def _follow(flooding: Flooding) -> None:
-    """Kill, send and watch as the flood says, until it is over."""
+    """Kill workers and send jobs as the flood's plan says, until it is over."""
     flood, record = flooding.flood, flooding.record
     kills = sorted(flood.kills)
     sent = 0 if flood.pace else flood.jobs
@@ -326,7 +328,7 @@ def _follow(flooding: Flooding) -> None:
         quiet_since = time.monotonic() if seen != last else quiet_since
         done = sent == flood.jobs and record.scard("ended") == flood.jobs
         quiet = time.monotonic() - quiet_since
-        # What runs twice after a kill may wait for its turn yet.
+        # A job that runs twice after a kill may still wait.
         settled = quiet > flood.settle and (flooding.left() == 0 or quiet > _LONG_QUIET)
         if now > flood.give_up or (done and not kills and settled):
             return

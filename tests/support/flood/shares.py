@@ -1,9 +1,9 @@
 """
-Jobs of several tenants under one limit on real workers: a backlog, and jobs that come while it drains.
+Jobs of several tenants of one limit on real workers: a backlog, and jobs that are sent while it drains.
 
     happened = happen(Plan(backlog=["heavy"] * 10_000, coming=[(0.1, "light")], seconds=30), "dramatiq, redis", limit)
 
-`happen` lets it happen; what it returns is pure figures. All times are seconds from the beginning of the window.
+`happen` runs the plan, and returns pure figures. All times are seconds from the beginning of the window.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ WORKERS: dict[str, tuple[Callable[..., Flood], Kind]] = {
     STOCK: (partial(RqFlood, kinds=("rq.SimpleWorker+scheduler", "rq.SimpleWorker")), "redis"),
     WOKEN: (partial(RqFlood, kinds=_SIMPLE, wakes=True), "redis"),
 }
-"""What runs jobs: two worker processes of each kind, and their broker."""
+"""Two worker processes of each kind, and their broker."""
 
 ALSO: dict[str, tuple[Callable[..., Flood], Kind]] = {
     "taskiq, Redis": (TaskiqFlood, "redis"), "taskiq, RabbitMQ": (TaskiqFlood, "rabbitmq"),
 }  # fmt: skip
-"""The same of the frameworks that the benchmark does not show."""
+"""The same for frameworks that the benchmark does not show."""
 
 _DENIALS = tuple(reason for reason in Reason if reason is not Reason.ALLOWED)
 
 
 class Plan(NamedTuple):
     """
-    What is to happen.
+    The plan of a run.
 
     Attributes:
         backlog: The tenant of each job that waits when the window begins.
-        coming: When each job comes after that, and whose it is; in this order.
-        seconds: The length of the window. None: until the last job of the backlog has run, from its first moment on.
-        acts: What an operator does, and when.
-        own: A tenant with a queue and workers of its own. "": all have the same.
-        struck: When its workers are killed; where there is none, when all jobs that wait are deleted, as far as the
+        coming: The time and the tenant of each later job, in this order.
+        seconds: The length of the window. None: from the beginning until the last job of the backlog has run.
+        acts: The actions of an operator, and their times.
+        own: A tenant with a separate queue and workers. "": all tenants share them.
+        struck: When the workers of `own` are killed. Without `own`: when all waiting jobs are deleted, as far as the
             framework can.
     """
 
@@ -80,21 +80,20 @@ class Plan(NamedTuple):
 @dataclass(frozen=True)
 class Happened:
     """
-    What happened.
+    The result of a run.
 
     Attributes:
-        starts: When each body began, and its job; in this order.
-        tenants: Of each job.
-        sent: When each job was sent that came within the window.
-        grants: When the store granted; in this order.
-        asks: Decisions of the limits' store, with the looks at its waitlists, for each job that ran: a share of those
-            before the window included. Not the rules, which each process reads once or twice a second, whatever its
-            jobs do.
-        denied: How often the limits' store denied a job that asked, for whatever reason. Looks are not counted.
-            None: not all workers have reported it. Those that are killed, as a backlog is left, never do.
-        seconds: The window.
-        struck: When workers were dead, or jobs gone, as the plan says.
-        beyond_us: How far the grants break the bound, as time; <= 0: it holds. None: the rate was changed.
+        starts: The time and the job of each start, in this order.
+        tenants: The tenant of each job.
+        sent: When each job of the window was sent.
+        grants: The times of the grants, in this order.
+        asks: Decisions and looks of the limits' store per job that ran, including a share of those before the window.
+            Reads of the rules, which each process makes once or twice per second, do not count.
+        denied: How often the limits' store denied a request of a job. Looks do not count. None: not all workers have
+            reported it. Workers that are killed, because a backlog is left, never report it.
+        seconds: The length of the window.
+        struck: When the workers were dead or the jobs were deleted.
+        beyond_us: By how much time the grants exceed the bound; <= 0: it is kept. None: the rate was changed.
     """
 
     starts: Sequence[tuple[float, int]]
@@ -108,28 +107,31 @@ class Happened:
     beyond_us: float | None
 
     def waits(self, begin: str) -> list[float]:
-        """Of each job that came: seconds until it ran, of tenants that begin so; at least, if it has not."""
+        """
+        Return the wait in seconds of each job that was sent in the window, for tenants whose names start with *begin*.
+        If a job has not run, the wait until the end counts.
+        """
         ran = {job: at for at, job in reversed(self.starts)}
         mine = [(job, at) for job, at in self.sent.items() if self.tenants[job].startswith(begin)]
         return sorted(ran.get(job, self.seconds) - at for job, at in mine)
 
     def service(self, since: float, until: float) -> Counter[str]:
-        """Jobs of each tenant that began."""
+        """Return how many jobs of each tenant began."""
         return Counter(self.tenants[job] for at, job in self.starts if since < at <= until)
 
     def service_each(self, seconds: int) -> dict[str, list[int]]:
-        """The same for each so many seconds of the window, of those that got most first."""
+        """Return the same for each interval of *seconds* of the window, with the tenants that got most first."""
         whole = int(self.seconds // seconds)
         parts = [self.service(n * seconds, (n + 1) * seconds) for n in range(whole)]
         return {tenant: [got[tenant] for got in parts] for tenant, _ in sum(parts, Counter[str]()).most_common()}
 
     def use(self, rate: float, since: float, until: float) -> float:
-        """The share of the limit that was granted; without a limit, that began."""
+        """Return the share of the limit that was granted; without a limit, the share that began."""
         times = self.grants or [at for at, _ in self.starts]
         return sum(since < at <= until for at in times) / (rate * (until - since))
 
     def apart(self, tenants: Sequence[str], since: float, until: float) -> int:
-        """The worst difference of what two tenants got in any interval, in jobs."""
+        """Return the largest difference between the jobs of two tenants in any interval."""
         got, least, most = Counter[str](), Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         pairs = [(a, b) for a in tenants for b in tenants if a < b]
         for at, job in self.starts:
@@ -141,7 +143,7 @@ class Happened:
         return max((most[pair] - least[pair] for pair in pairs), default=0)
 
     def jain(self, tenants: Sequence[str], window: float) -> float:
-        """Jain's index of what *tenants* got, in the worst of the windows of so many seconds."""
+        """Return Jain's index of the jobs of *tenants*, in the worst window of *window* seconds."""
         worst = 1.0
         for number in range(int(self.seconds // window)):
             got = self.service(number * window, (number + 1) * window)
@@ -151,7 +153,7 @@ class Happened:
         return worst
 
     def order(self, tenant: str) -> tuple[float, float]:
-        """Of one tenant's jobs: the share of pairs in the wrong order, and by how many seconds at most."""
+        """Return the share of pairs of a tenant's jobs in the wrong order, and by how many seconds at most."""
         mine = [(at, job) for at, job in self.starts if self.tenants[job] == tenant]
         worst, next_start = 0.0, {job: at for at, job in reversed(mine)}
         earliest = float("inf")
@@ -162,7 +164,7 @@ class Happened:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Of sorted values."""
+    """Return the percentile *part* of sorted values."""
     return values[min(len(values) - 1, int(part * len(values)))] if values else float("nan")
 
 
@@ -174,11 +176,11 @@ def _where(kind: Kind) -> Iterator[Servers]:
 
 def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happened:
     """
-    Let *plan* happen on fresh servers; nothing of it is left.
+    Run *plan* on new servers, and leave nothing behind.
 
     Args:
-        options: More of the flood. mode="none": no limit; the jobs are sent by a round robin over one queue for each
-            tenant, at the limit's rate.
+        options: Further options of the flood. mode="none": there is no limit, and the jobs are sent by a round robin
+            over one queue for each tenant, at the limit's rate.
     """
     flood_of, kind = {**WORKERS, **ALSO}[workers]
     flood = flood_of(limits=(limit,), jobs=len(plan.backlog), give_up=600.0, settle=0.5, **options)
@@ -193,31 +195,31 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         if apart:
             apart.start()
         began = time.time()
-        asked_first = ran_first = 0
+        requests_first = ran_first = 0
         if plan.seconds is not None and flood.mode == "throttlekit":
-            _wait_until_in_line(plan, flooding, store)
-            asked_first, began = scripts_run(store, ["evalsha"]), time.time()
+            _wait_until_all_wait(plan, flooding, store)
+            requests_first, began = scripts_run(store, ["evalsha"]), time.time()
         elif plan.seconds is not None:
-            wait_until(lambda: _works(flooding, pump), description="the workers work", timeout=60)
+            wait_until(lambda: _has_begun(flooding, pump), description="the workers run jobs", timeout=60)
             began = time.time()
         if plan.seconds is not None:
             ran_first = len(flooding.starts())
         control = Control(where.store_url.partition("?")[0], by="benchmark")
         sent, struck = _follow(plan, flooding, apart, pump, control, began)
-        asked, seconds = scripts_run(store, ["evalsha"]), time.time() - began
+        requests, seconds = scripts_run(store, ["evalsha"]), time.time() - began
         store.close()
         denied: int | None = None
         if plan.seconds is None:
             counts = flooding.stop().counts
             if counts.get(f"store: {Reason.ALLOWED.value}") == flooding.record.llen("grants"):  # all have reported
                 denied = int(sum(counts.get(f"store: {reason.value}", 0) for reason in _DENIALS))
-        else:  # with a backlog that is left, workers that stop in peace would put back every job first
+        else:  # with a backlog, workers that stop cleanly would first requeue every job
             flooding.kill()
         tenants = dict(enumerate([*plan.backlog, *(tenant for _, tenant in plan.coming)]))
         starts = sorted((start.at_us / 1e6 - began, int(start.job)) for start in flooding.starts())
         grants = [grant.at_us for grant in flooding.grants()]
     ran = max(1, len(starts) - ran_first)
-    each_first = asked_first / max(1, len(plan.backlog))
+    each_first = requests_first / max(1, len(plan.backlog))
     old = sum(job < len(plan.backlog) for at, job in starts if at > 0) / ran
     interval_us = limit.made().period_us / limit.made().amount
     return Happened(
@@ -225,7 +227,7 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         tenants=tenants,
         sent=sent,
         grants=[at_us / 1e6 - began for at_us in grants],
-        asks=(asked - asked_first) / ran + each_first * old,
+        asks=(requests - requests_first) / ran + each_first * old,
         denied=denied,
         seconds=seconds,
         struck=struck,
@@ -234,7 +236,7 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
 
 
 class _Pump:
-    """A round robin of one's own: a queue for each tenant, and one sender that takes one of each in turn."""
+    """A simple round robin: a queue for each tenant, and one sender that takes a job of each in turn."""
 
     def __init__(self, flooding: Flooding, limit: FloodLimit) -> None:
         self._flooding = flooding
@@ -246,7 +248,7 @@ class _Pump:
         self._queues.setdefault(tenant, deque()).append(index)
 
     def pass_on(self) -> None:
-        """Send what is due by now."""
+        """Send the jobs whose time has come."""
         while self._queues and self._next <= time.time():
             tenant, queue = next(iter(self._queues.items()))
             self._flooding.send("job", queue.popleft(), tenant)
@@ -259,7 +261,10 @@ class _Pump:
 def _follow(
     plan: Plan, flooding: Flooding, apart: Flooding | None, pump: _Pump | None, control: Control, began: float
 ) -> tuple[dict[int, float], float]:
-    """Send and do what is due, until the window ends; return when each job was sent, and when it had struck."""
+    """
+    Send jobs and run actions at their times, until the window ends. Return when each job was sent, and when the workers
+    were killed or the jobs deleted.
+    """
     sent: dict[int, float] = {}
     struck = math.inf
     coming, acts = deque(enumerate(plan.coming, len(plan.backlog))), deque(plan.acts)
@@ -287,17 +292,17 @@ def _follow(
         time.sleep(0.002 if plan.coming else 0.05)
 
 
-def _works(flooding: Flooding, pump: _Pump | None) -> bool:
+def _has_begun(flooding: Flooding, pump: _Pump | None) -> bool:
     if pump is not None:
         pump.pass_on()
     return len(flooding.starts()) > flooding.flood.limits[0].burst
 
 
-def _wait_until_in_line(plan: Plan, flooding: Flooding, store: Any) -> None:
-    """All that have not run are on the waitlist, but for the few that a worker has in its hands."""
+def _wait_until_all_wait(plan: Plan, flooding: Flooding, store: Any) -> None:
+    """Wait until all jobs that have not run are on the waitlist, except for a few that workers hold."""
 
-    def placed() -> bool:
+    def all_wait() -> bool:
         waiting = sum(store.hlen(name) for name in store.scan_iter("tk1:{*}:*:entries1", count=1000))
         return bool(waiting + flooding.record.scard("ended") >= len(plan.backlog) - 20)
 
-    wait_until(placed, description="each job has its place in line", timeout=flooding.flood.give_up, every=0.25)
+    wait_until(all_wait, description="each job is on the waitlist", timeout=flooding.flood.give_up, every=0.25)

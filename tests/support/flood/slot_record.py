@@ -1,6 +1,6 @@
 """
-Jobs that hold slots of a concurrency limit, or call an angry partner: what their bodies write down, by the clock of a
-Redis, and what it comes to. The same of every framework's workers.
+Jobs that hold slots of a concurrency limit, or call an angry partner: what their bodies record, by the clock of a
+Redis, and the result. It is the same for the workers of every framework.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOTE = """
 
 
 def slots_of(job: str) -> int:
-    """How many slots the job called *job* needs: "17*4" needs four, and "17" one."""
+    """Return how many slots the job named *job* needs: "17*4" needs four, and "17" needs one."""
     return int(job.partition("*")[2] or 1)
 
 
@@ -44,16 +44,16 @@ def _cost_of(job: Job) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Slots:
     """
-    What workers of Dramatiq or RQ are told.
+    The configuration of workers of Dramatiq or RQ.
 
     Attributes:
         amount, lease: Of the concurrency limit of the job `work`.
-        rate, burst: Of the token bucket, one for each key, of the job `call`.
-        body: Seconds from a call's body's begin to the call.
-        mode: "native": Dramatiq's own ConcurrentRateLimiter in throttlekit's place; "none": no limit.
-        options: Of Dramatiq's actors.
-        kinds: A worker of RQ for each: its class, and "+scheduler" to run RQ's scheduler beside it.
-        store_url: The limiter's store, if it is to be another than database 1 of the recording Redis.
+        rate, burst: Of the token bucket of the job `call`, which has one count for each key.
+        body: The seconds from the start of a body to its call.
+        mode: "native": Dramatiq's ConcurrentRateLimiter instead of throttlekit; "none": no limit.
+        options: Options of Dramatiq's actors.
+        kinds: The class of each worker of RQ, with "+scheduler" to run RQ's scheduler too.
+        store_url: The limiter's store. Default: database 1 of the recording Redis.
     """
 
     amount: int = 10
@@ -80,7 +80,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A body began ("start", with its process) or ended ("end", and whether its slot was "held" or "lost")."""
+    """The start of a body ("start", with its process) or its end ("end", with "held" or "lost" for its slot)."""
 
     at_us: int
     what: str
@@ -89,23 +89,23 @@ class Event:
 
     @property
     def by(self) -> int:
-        """How many slots more are held."""
+        """By how many slots the event changes the number of held slots."""
         return slots_of(self.job) if self.what == "start" else -slots_of(self.job)
 
 
 def most_at_once(events: Sequence[Event]) -> int:
-    """How many slots the bodies had at the busiest moment."""
+    """Return the largest number of slots that bodies held at once."""
     return max(itertools.accumulate((event.by for event in events), initial=0))
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
     """
-    What happened, by the clock of the recording Redis.
+    The record of a run, by the clock of the recording Redis.
 
     Attributes:
-        left: Jobs that still wait, and those that have failed.
-        failures: What other middleware of Dramatiq would take for a failure.
+        left: How many jobs still wait or have failed.
+        failures: Exceptions that other middleware of Dramatiq would treat as failures.
     """
 
     events: list[Event]
@@ -123,15 +123,18 @@ class Happened:
         return Counter(event.job for event in self.events if event.what == "end")
 
     def span(self) -> float:
-        """Seconds from the first start to the last end."""
+        """Return the seconds from the first start to the last end."""
         return (self.events[-1].at_us - self.events[0].at_us) / 1e6
 
     def most_at_once(self, killed: Mapping[str, int] | None = None) -> int:
-        """How many slots were held at once. Of processes that were killed, by their ids: those that ran until then."""
+        """
+        Return the largest number of slots held at once. *killed* has the time of death of killed processes, by their
+        ids.
+        """
         return max(self.at_once(killed)[1], default=0)
 
     def at_once(self, killed: Mapping[str, int] | None = None) -> tuple[list[int], list[int]]:
-        """Each instant at which it changed how many slots they had, and how many these then were."""
+        """Return each time at which the number of held slots changed, and the new numbers."""
         changes = [(event.at_us, event.by) for event in self.events]
         open_: dict[str, list[Event]] = {}
         for event in self.events:
@@ -148,10 +151,10 @@ class Happened:
 
 class SlotRecord:
     """
-    What bodies write down in the Redis at *url*, and what a test reads of it.
+    The record that bodies write to the Redis at *url*, and that a test reads.
 
     Args:
-        name: Of those who share the Redis, if there are several.
+        name: A prefix, if several records share the Redis.
     """
 
     def __init__(self, url: str, name: str = "") -> None:
@@ -163,19 +166,19 @@ class SlotRecord:
     # For bodies
 
     def hold(self, job: str, seconds: float) -> None:
-        """A body that works for so long. One that is killed, or interrupted, never ends."""
-        self._tell("start", os.getpid(), job)
+        """Run a body that takes *seconds*. A body that is killed or interrupted records no end."""
+        self._record_event("start", os.getpid(), job)
         time.sleep(seconds)
         self.end(job)
 
     def begin(self, job: str) -> None:
-        self._tell("start", os.getpid(), job)
+        self._record_event("start", os.getpid(), job)
 
     def end(self, job: str) -> None:
-        self._tell("end", "lost" if current().lost else "held", job)
+        self._record_event("end", "lost" if current().lost else "held", job)
 
     def call(self, key: str, job: str, seconds: float = 0.0) -> None:
-        """A body that calls the partner once, after so many seconds."""
+        """Run a body that calls the partner once, after *seconds*."""
         self.partner.begin(key, job)
         time.sleep(seconds)
         answer = self.partner.call(key, job)
@@ -186,17 +189,17 @@ class SlotRecord:
     def count(self, what: str, by: float = 1) -> None:
         self.record.hincrbyfloat(f"{self._name}counts", what, by)
 
-    def _tell(self, what: str, more: object, job: str) -> None:
+    def _record_event(self, what: str, more: object, job: str) -> None:
         self._note(keys=[f"{self._name}events", f"{self._name}ended"], args=[what, more, job])
 
     # For tests
 
     def until_ended(self, count: int, *, timeout: float = 120.0) -> None:
         ended = f"{self._name}ended"
-        wait_until(lambda: self.record.scard(ended) >= count, description=f"{count} have ended", timeout=timeout)
+        wait_until(lambda: self.record.scard(ended) >= count, description=f"{count} jobs have ended", timeout=timeout)
 
     def events(self) -> list[Event]:
-        """So far."""
+        """Return the events until now."""
         lines = [line.split(" ", 3) for line in self.record.lrange(f"{self._name}events", 0, -1)]
         return [Event(int(at_us), what, more, job) for at_us, what, more, job in lines]
 
@@ -205,7 +208,7 @@ class SlotRecord:
         return Counter({name: int(float(count)) for name, count in found.items()})
 
     def now_us(self) -> int:
-        """Its time."""
+        """Return the time of the recording Redis."""
         seconds, microseconds = self.record.time()
         return int(seconds) * 1_000_000 + int(microseconds)
 
@@ -215,21 +218,21 @@ class SlotRecord:
 
 
 class Slotting(SlotRecord):
-    """Workers of a framework, and what they write down, step by step. *base* is a Redis of its own."""
+    """Workers of a framework and their record, for tests that control them step by step. *base* is a separate Redis."""
 
     ready: str
-    """What each worker process says when it is."""
+    """What each worker process prints when it is ready."""
 
     def __init__(self, slots: Slots, base: str, store_url: str, broker_url: str) -> None:
         with redis.Redis.from_url(base) as client:
             client.flushall()
         super().__init__(f"{base}/2")
         self.slots, self.queue_name = slots, f"slots-{next(_RUNS)}"
-        told = {
+        config = {
             "slots": asdict(slots), "queue": self.queue_name, "broker_url": broker_url, "store_url": store_url,
             "record_url": f"{base}/2",
         }  # fmt: skip
-        self._environment = {"TK_SLOTS": json.dumps(told), "THROTTLEKIT_URL": store_url}
+        self._environment = {"TK_SLOTS": json.dumps(config), "THROTTLEKIT_URL": store_url}
         self.running: list[Fleet] = []
 
     def __enter__(self) -> Any:
@@ -241,7 +244,7 @@ class Slotting(SlotRecord):
         self.close()
 
     def stop(self) -> Happened:
-        """Stop the workers with SIGTERM, and return what happened."""
+        """Stop the workers with SIGTERM, and return the record."""
         log = ""
         for fleet in self.running:
             fleet.stop()
@@ -252,11 +255,11 @@ class Slotting(SlotRecord):
         return Happened(self.events(), self.counts(), self.left(), log, failures)
 
     def left(self) -> int:
-        """Jobs that still wait, and those that have failed."""
+        """Return how many jobs still wait or have failed."""
         raise NotImplementedError
 
     def wait_until_ready(self, fleet: Fleet, count: int) -> Fleet:
-        """*fleet*, whose *count* processes are ready for work when this returns."""
+        """Wait until *count* processes of *fleet* are ready, and return *fleet*."""
         self.running.append(fleet)
         wait_until(
             lambda: fleet.log().count(self.ready) >= count or not fleet.running, description="the workers are ready"
@@ -266,6 +269,6 @@ class Slotting(SlotRecord):
 
 
 def settings() -> tuple[Slots, dict[str, str]]:
-    """What this worker is told, by $TK_SLOTS: its slots, and its queue and URLs."""
-    told = json.loads(os.environ["TK_SLOTS"])
-    return Slots(**told.pop("slots")), told
+    """Return the configuration of this worker from $TK_SLOTS: its slots, and its queue and URLs."""
+    config = json.loads(os.environ["TK_SLOTS"])
+    return Slots(**config.pop("slots")), config

@@ -1,10 +1,10 @@
 """
-Many jobs that wait under one limit, on four real worker processes: what they cost, and what becomes of them.
+Many jobs that wait for one limit, on four real worker processes: their cost, and what happens to them.
 
     found = happen(Plan(jobs=100_000), "Celery, Redis")
 
-The backlog need not drain. It is looked at for a while, through a change of the rate, a restart of all workers and the
-SIGKILL of one of them, and then every job is searched for: it has been done, or the broker has it.
+The backlog need not drain. It is measured for some time, with a change of the rate, a restart of all workers and the
+SIGKILL of one of them. Then every job is searched for: it is done, or the broker has it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = ["KINDS", "Found", "Plan", "Work", "happen"]
 
 KINDS = [name for name in WORKERS if name not in (STOCK, WOKEN)]
 _FULL_FOR, _FULL = 3.0, 0.95
-"""The limit is fully used from an instant on when so much of it is used in as many seconds after it."""
+"""The limit is fully used from a time on if at least `_FULL` of it is used in the `_FULL_FOR` seconds after it."""
 
 _STILL, _MORE = 8.0, 1.4
-"""The workers take up no more jobs where they took, for so many seconds, no more than this for each that ran."""
+"""The workers take no more of the backlog if, for `_STILL` seconds, they took at most `_MORE` jobs per job that ran."""
 
 _FOLLOWED = 2.5
 
@@ -45,15 +45,14 @@ _FOLLOWED = 2.5
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """
-    What is to happen.
+    The plan of a run.
 
     Attributes:
-        jobs: That wait. Where a part has run, as many more are sent before the next phase.
-        rate, burst: Of the limit, a second.
-        window: Seconds of the measurement, at most: of a short backlog, the time in which three fifths of it run.
-        slow, fast: The rates that it is set to.
-        patience: Seconds that the workers have to take the backlog up, and to stop.
-        after: Seconds at most until the limit is fully used again.
+        jobs: How many jobs wait. If many of them have run, as many are sent before the next phase.
+        rate, burst: The rate per second and the burst of the limit.
+        window: The maximum duration of the measurement in seconds. For a short backlog: the time in which three fifths
+        run. slow, fast: The rates that are set. patience: The seconds that the workers have to take the backlog, and to
+        stop. after: The maximum time in seconds until the limit is fully used again.
     """
 
     jobs: int
@@ -72,7 +71,7 @@ class Plan:
 
 
 class Work(NamedTuple):
-    """CPU in µs a job, and requests of the limits' store a job."""
+    """CPU in µs per job, and requests to the limits' store per job."""
 
     workers: float
     broker: float
@@ -83,30 +82,31 @@ class Work(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """
-    What happened. Times in seconds.
+    The result of a run. Times are in seconds.
 
     Attributes:
-        sent: Jobs, those that replaced others included.
-        taken: Of the first, those that the workers had taken up when the window began; it took so many seconds.
-        first_s: From the start of the workers' commands to the first start of a job; ready_s: until all are ready.
-        worker_mb: Memory (PSS) of each worker with its children when the window began; peak_mb: the most of any
-            worker, at the end of a phase.
-        sent_b, broker_b: Memory of the broker, in bytes a job: before the workers started, and when the window began;
-            store_b: of the limits' store.
-        line, drain: What it took to get in line, of a job that was taken up; to run, of a job of the window.
-        use: The share of the limit that was used in the window; load: of the machine, at its end, by the kernel.
-        overtaken, places: Of the jobs begun until its end, the share that began after one sent later; by how many
-            places at most.
-        beyond_us: How far the grants break the bound, as time; <= 0: it holds.
-        extra_1_s, extra_100_s: From the call of `set` to the first start, and the hundredth, more than the old rate
-            gives. None: not in time.
-        restart, kill: Seconds since the SIGTERM to all workers, the SIGKILL of one, by what happened then. None: not in
-            time.
-        twice_before: Bodies begun twice before the kill; twice: in all.
-        lost, doubled, again, dead, stranded: Jobs that are nowhere; that the broker holds twice; still, though they are
-            done; among the dead letters; that the broker holds and will not deliver.
-        done, waiting: Jobs that ran; that the broker holds at the end.
-        deliveries: To workers that were stopped cleanly, as they count them.
+        sent: How many jobs were sent, including replacements.
+        taken, taken_s: How many of the first jobs the workers had taken when the window began, and after how many
+        seconds. first_s, ready_s: From the start of the workers' commands to the first start of a job, and until all
+        are ready. worker_mb, peak_mb: The memory (PSS) of each worker with its children when the window began, and the
+        maximum of
+            any worker at the end of a phase.
+        sent_b, broker_b, store_b: The memory of the broker in bytes per job before the workers started and when the
+            window began, and that of the limits' store.
+        line, drain: The cost to add a job to the waitlist, and to run a job of the window.
+        use, load: The used share of the limit in the window, and the load of the machine at its end, by the kernel.
+        overtaken, places: Of the jobs that began, the share that began after a job that was sent later, and the largest
+            displacement.
+        beyond_us: By how much time the grants exceed the bound; <= 0: it is kept.
+        extra_1_s, extra_100_s: From the call of `set` to the first and the hundredth start beyond the old rate. None:
+        not
+            in time.
+        restart, kill: The seconds from the SIGTERM to all workers or the SIGKILL of one to each event. None: not in
+        time. twice_before, twice: How many bodies began twice before the kill, and in total. lost, doubled, again,
+        dead, stranded: Jobs that are missing; that the broker has twice; that it has although they
+            are done; that are dead letters; that it has and will not deliver.
+        done, waiting: Jobs that ran, and that the broker has at the end.
+        deliveries: Deliveries to workers that were stopped cleanly, as they count them.
     """
 
     sent: int
@@ -143,7 +143,7 @@ class Found:
 
 
 def happen(plan: Plan, workers: str) -> Found:
-    """Let *plan* happen on fresh servers; nothing of it is left."""
+    """Run *plan* on new servers, and leave nothing behind."""
     flood_of, kind = WORKERS[workers]
     limit = FloodLimit("partner", f"{plan.rate}/s", plan.burst)
     how: dict[str, Any] = {"processes": plan.processes}
@@ -158,7 +158,7 @@ def happen(plan: Plan, workers: str) -> Found:
 
 @dataclass(frozen=True)
 class _Reading:
-    """CPU in seconds since their start, and requests of the limits' store."""
+    """CPU of processes in seconds since their start, and requests to the limits' store."""
 
     workers: float
     broker: float
@@ -192,10 +192,10 @@ class _Measuring:
         flooding.start()
         ready_s = time.time() - launched
         first, left = self._cpu_of_workers(), self._wait_until_taken()
-        stands, began, taken = self._read(), time.time(), plan.jobs - left
+        at_backlog, began, taken = self._read(), time.time(), plan.jobs - left
         memory, worker_mb = self._memory(), self._worker_mb()
-        # Started workers have used some already: interpreters and imports are no job's.
-        line = replace(before, workers=first).until(stands, taken)
+        # The workers' CPU until now is for interpreters and imports, and not for jobs.
+        line = replace(before, workers=first).until(at_backlog, taken)
         time.sleep(plan.seconds)
         drained, ended, load = self._read(), time.time(), os.getloadavg()[0]
         starts = flooding.starts()
@@ -216,7 +216,7 @@ class _Measuring:
             sent=self.sent, taken=taken, taken_s=began - launched - min(first_s, ready_s), first_s=first_s,
             ready_s=ready_s, worker_mb=worker_mb, peak_mb=self.peak_mb, sent_b=sent_b,
             broker_b=(memory[0] - empty[0]) / plan.jobs, store_b=(memory[1] - empty[1]) / plan.jobs,
-            line=line, drain=stands.until(drained, inside), use=inside / (plan.rate * (ended - began)),
+            line=line, drain=at_backlog.until(drained, inside), use=inside / (plan.rate * (ended - began)),
             load=load, overtaken=overtaken, places=places,
             beyond_us=max((bursts_beyond_us(part, plan.burst, interval_us) for part in parts if part), default=0.0),
             extra_1_s=extra[0], extra_100_s=extra[1], restart=restart, kill=kill,
@@ -230,12 +230,12 @@ class _Measuring:
     # Phases
 
     def _wait_until_taken(self) -> int:
-        """Wait until the workers have taken up all jobs, or take up no more; return how many are left, about."""
+        """Wait until the workers have taken all jobs or take no more. Return about how many are left."""
         until, left, last = time.monotonic() + self.plan.patience, [ready(self.where, self._queue)], time.monotonic()
         while left[-1] and time.monotonic() < until:
             time.sleep(0.25)
             left.append(ready(self.where, self._queue))
-            # What runs makes room for others, which is no progress.
+            # Jobs that are taken after others have run are no progress.
             if left[-1] < left[0] - 2 * _MORE * self.plan.rate * _STILL or not self.flooding.record.llen("starts"):
                 left, last = left[-1:], time.monotonic()
             elif time.monotonic() - last > _STILL:
@@ -243,7 +243,10 @@ class _Measuring:
         return left[-1] // 2
 
     def _faster(self) -> tuple[float, tuple[float | None, float | None], float]:
-        """Set the slow rate, then the fast one; return when it was changed first, what came, and when it is over."""
+        """
+        Set the slow rate, then the fast one. Return the time of the first change, the times of extra starts, and the
+        end.
+        """
         plan = self.plan
         self._top_up()
         changed = time.time()
@@ -260,7 +263,7 @@ class _Measuring:
             with contextlib.suppress(AssertionError):
                 wait_until(
                     lambda: extra()[1] is not None,
-                    description="a hundred more start", timeout=plan.after / 2, every=0.1,
+                    description="a hundred extra jobs have started", timeout=plan.after / 2, every=0.1,
                 )  # fmt: skip
             found = extra()
             control.unset("partner")
@@ -268,7 +271,7 @@ class _Measuring:
         return changed, found, time.time()
 
     def _extra(self, called: float) -> tuple[float | None, float | None]:
-        """When the first and the hundredth start came beyond those of the slow rate."""
+        """Return when the first and the hundredth start beyond the slow rate occurred."""
         starts = self._starts()
         last = max((at for at in starts if at <= called), default=called)
         since = [at for at in starts if at > called]
@@ -278,9 +281,9 @@ class _Measuring:
         return more[0], more[1]
 
     def _restart(self) -> dict[str, float | None]:
-        """Stop all workers, and start them anew."""
+        """Stop all workers, and start them again."""
         self._top_up()
-        told = time.time()
+        sigterm_at = time.time()
         self._stop()
         stopped = time.time()
         self.flooding.start()
@@ -289,12 +292,13 @@ class _Measuring:
         first = min((at for at in self._starts() if at > stopped), default=None)
         self._worker_mb()
         return {
-            "stopped": stopped - told, "ready": ready - told, "first": None if first is None else first - told,
-            "full": None if found is None else found - told,
+            "stopped": stopped - sigterm_at, "ready": ready - sigterm_at,
+            "first": None if first is None else first - sigterm_at,
+            "full": None if found is None else found - sigterm_at,
         }  # fmt: skip
 
     def _kill(self) -> dict[str, float | None]:
-        """Kill one of the workers. *use*: of the limit, in the seconds after that."""
+        """Kill one of the workers. "use" is the used share of the limit in the seconds after that."""
         self._top_up()
         killed = time.time()
         self.flooding.commands[-1].kill()
@@ -315,7 +319,7 @@ class _Measuring:
         return None
 
     def _stop(self) -> None:
-        """SIGTERM to every worker; SIGKILL to what is still there after the plan's patience."""
+        """Send SIGTERM to every worker, and SIGKILL to workers that still run after the plan's patience."""
         self._worker_mb()
         commands = [command for command in self.flooding.commands if command.running]
         for command in commands:
@@ -326,7 +330,7 @@ class _Measuring:
             command.kill()
 
     def _top_up(self) -> None:
-        """Let as many wait as in the beginning, where a good part has run."""
+        """Send jobs until as many wait as in the beginning, if more than a quarter has run."""
         missing = self.plan.jobs - (self.sent - int(self.flooding.record.scard("ended")))
         if missing > self.plan.jobs / 4:
             self._send(missing)
@@ -336,7 +340,7 @@ class _Measuring:
         self.flooding.send_many(("job", str(index)) for index in range(self.sent, self.sent + jobs))
         self.sent += jobs
 
-    # What is read
+    # Readings
 
     @property
     def _queue(self) -> str:
@@ -360,7 +364,9 @@ class _Measuring:
         return self.flooding.fleet.cpu_seconds() if self.flooding.started else 0.0
 
     def _memory(self) -> tuple[float, float]:
-        """Bytes of the broker and of the limits' store: what Redis says of its data; RabbitMQ's processes."""
+        """
+        Return the bytes of the broker and of the limits' store: Redis's used memory, or that of RabbitMQ's processes.
+        """
         store = float(self.store.info("memory")["used_memory"])
         if self.where.kind == "rabbitmq":
             return 1e6 * pss_mb(pids_of_broker(self.where)), store

@@ -1,1 +1,1 @@
-"""Huey's workers under test."""
+"""Workers of huey for tests."""

@@ -1,4 +1,4 @@
-"""The jobs of `AdapterConformance` as huey's tasks; $TK_CONTRACT says how. Also what its consumers are started with."""
+"""The jobs of `AdapterConformance` as huey's tasks, and the module of its consumers, configured by $TK_CONTRACT."""
 
 from __future__ import annotations
 
@@ -24,42 +24,44 @@ def _job(key: str, notes: str, name: str, steps: list[str], *more: Any, task: An
     return perform(key, notes, name, steps, {**seen, "follows": str(task.on_complete)})
 
 
-def make_huey(told: Mapping[str, Any]) -> Any:
-    """A huey with the tasks of the suite, and the keys of those that ended without a run, and of those that run."""
-    made: Any = (PriorityRedisHuey if told["sorted"] else RedisHuey)(told["name"], url=told["broker"])
-    connection = made.storage.conn
-    made.ended, made.running = f"ended:{told['name']}", f"running:{told['name']}"
-    limiter = settings_from(told["settings"]).limiter(told["store"])
-    install(made, limiter, **settings_from(told["settings"]).options())
-    made.suite = {
-        name: made.task(name=name, context=True, retries=kind.retries, **kind.options())(_job)
+def make_huey(config: Mapping[str, Any]) -> Any:
+    """
+    Return a huey with the tasks of the suite, which records the tasks that ended without a run and those that run.
+    """
+    queue_of_suite: Any = (PriorityRedisHuey if config["sorted"] else RedisHuey)(config["name"], url=config["broker"])
+    connection = queue_of_suite.storage.conn
+    queue_of_suite.ended, queue_of_suite.running = f"ended:{config['name']}", f"running:{config['name']}"
+    limiter = settings_from(config["settings"]).limiter(config["store"])
+    install(queue_of_suite, limiter, **settings_from(config["settings"]).options())
+    queue_of_suite.suite = {
+        name: queue_of_suite.task(name=name, context=True, retries=kind.retries, **kind.options())(_job)
         for name, kind in JOBS.items()
     }
 
-    @made.signal(signals.SIGNAL_ERROR)
+    @queue_of_suite.signal(signals.SIGNAL_ERROR)
     def failed(signal: str, task: Any, error: object = None) -> None:
         note_failure(*task.args[:4])
 
-    @made.signal(signals.SIGNAL_CANCELED, signals.SIGNAL_REVOKED, signals.SIGNAL_EXPIRED)
+    @queue_of_suite.signal(signals.SIGNAL_CANCELED, signals.SIGNAL_REVOKED, signals.SIGNAL_EXPIRED)
     def ended(signal: str, task: Any) -> None:
-        connection.sadd(made.ended, task.id)
+        connection.sadd(queue_of_suite.ended, task.id)
 
-    dequeue, execute = made.dequeue, made.execute
+    dequeue, execute = queue_of_suite.dequeue, queue_of_suite.execute
 
     def counted_dequeue() -> Any:
         task = dequeue()
         if task is not None:
-            connection.sadd(made.running, task.id)
+            connection.sadd(queue_of_suite.running, task.id)
         return task
 
     def counted_execute(task: Any, timestamp: Any = None) -> Any:
         try:
             return execute(task, timestamp)
         finally:
-            connection.srem(made.running, task.id)
+            connection.srem(queue_of_suite.running, task.id)
 
-    made.dequeue, made.execute = counted_dequeue, counted_execute
-    return made
+    queue_of_suite.dequeue, queue_of_suite.execute = counted_dequeue, counted_execute
+    return queue_of_suite
 
 
 if "TK_CONTRACT" in os.environ:

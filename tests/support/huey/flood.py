@@ -25,9 +25,9 @@ class HueyFlood(Flood):
     A flood on huey.
 
     Attributes:
-        worker_type: Of each consumer: "thread", "process" or "greenlet".
-        queue_sorted: Whether it is a `PriorityRedisHuey`.
-        skews: How far the clock of each consumer is off, in seconds.
+        worker_type: The type of each consumer's workers: "thread", "process" or "greenlet".
+        queue_sorted: Whether huey is a `PriorityRedisHuey`.
+        skews: The error of the clock of each consumer, in seconds.
     """
 
     worker_type: str = "thread"
@@ -39,7 +39,7 @@ class HueyFlood(Flood):
 
 
 class _Sender:
-    """The producer, in a process without throttlekit, and the harness's view of huey."""
+    """The producer, which has no throttlekit and reads huey's state."""
 
     def __init__(self, flood: HueyFlood, where: Servers, queue: str) -> None:
         self._huey: Any = (PriorityRedisHuey if flood.queue_sorted else RedisHuey)(queue, url=where.broker_url)
@@ -77,7 +77,7 @@ def _stub(index: str, account: str) -> None: ...
 
 
 class HueyFlooding(Flooding):
-    """A flood on huey under way."""
+    """A running flood on huey."""
 
     flood: HueyFlood
     ready = "commands are available"
@@ -93,7 +93,7 @@ class HueyFlooding(Flooding):
         return Fleet([["env", f"TK_SKEW_S={skew}", *command] for skew in skews], self._environment)
 
     def bury(self) -> None:
-        """Huey keeps no watch on dead workers; what they had in hand is another's after ten seconds."""
+        """Do nothing: jobs that dead workers of huey held are taken by others after ten seconds."""
 
 
 HueyFlood.flooding = HueyFlooding

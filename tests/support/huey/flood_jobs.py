@@ -1,9 +1,9 @@
 """
-What the consumers of a flood on huey run, told by $TK_FLOOD.
+The tasks of the consumers of a flood on huey, configured by $TK_FLOOD.
 
-As `support.flood.jobs` it records, besides the starts, each grant with the store's own instant and state. Limited by
-throttlekit, by huey's own `rate_limit` ("native"), or by what one would write: a task that asks, and is retried after
-the time to one token and up to a second ("naive").
+As in `support.flood.jobs`, each start is recorded, and each grant with the store's time and state. The limiter is
+throttlekit, huey's `rate_limit` ("native"), or a simple task that requests a unit and is retried after the time to one
+token plus up to a second ("naive").
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ queue: Any = (PriorityRedisHuey if _flood["sorted"] else RedisHuey)(
 )
 
 
-def _begin_on_time() -> None:
-    """Huey's counter is of whole seconds by the worker's clock; $TK_SKEW_S puts that of one worker wrong."""
+def _skew_clock() -> None:
+    """Change the clock of one worker by $TK_SKEW_S seconds, which huey's counter of whole seconds uses."""
     skew = float(os.environ.get("TK_SKEW_S", 0))
     if skew:
         import huey.api
@@ -52,7 +52,7 @@ class _Clock:
         return getattr(time, name)
 
 
-_begin_on_time()
+_skew_clock()
 _limiter = Limiter(RecordingStore(_flood["store_url"], _record, partial(_record.count)))
 if _mode == "throttlekit":
     install(queue, _limiter, **_flood["actor_options"])
@@ -60,12 +60,12 @@ if _mode == "throttlekit":
 _execute = queue.execute
 
 
-def _counted(task: Any, timestamp: Any = None) -> Any:
+def _execute_and_count(task: Any, timestamp: Any = None) -> Any:
     _record.count("deliveries")
     return _execute(task, timestamp)
 
 
-queue.execute = _counted
+queue.execute = _execute_and_count
 
 
 def _declare(name: str, limits: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""A huey whose tasks the test takes and runs by hand, in its own thread."""
+"""A huey whose tasks the test takes and runs itself, in its own thread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ RATE = TokenBucket("hand", "20/s", burst=1)
 
 class Hand:
     """
-    One huey with throttlekit, and what has happened to its tasks.
+    One huey with throttlekit, and a record of its tasks.
 
     Attributes:
-        ran: What bodies have written down.
+        ran: What bodies have recorded.
         signals: The names of huey's signals, with each task's id.
     """
 
@@ -31,7 +31,7 @@ class Hand:
         huey.signal()(lambda signal, task, *more: self.signals.append((signal, task.id)))
 
     def task(self, **options: Any) -> Any:
-        """A task that notes its argument, and returns it."""
+        """Return a task that records its argument and returns it."""
         return self.huey.task(**{"throttle": RATE, "name": f"task{next(_NUMBERS)}", **options})(self._body)
 
     def _body(self, what: Any) -> Any:
@@ -42,7 +42,7 @@ class Hand:
         self.limiter.pause(RATE, seconds)
 
     def step(self) -> bool:
-        """Take one job and run it, as a worker does; return whether there was one."""
+        """Take one job and run it, as a worker does. Return whether there was one."""
         task = self.huey.dequeue()
         if task is None:
             return False
@@ -50,18 +50,18 @@ class Hand:
         return True
 
     def until(self, count: int) -> list[Any]:
-        """Work until so many bodies have run; return what they noted."""
-        self.work_until(lambda: len(self.ran) >= count, f"{count} have run")
+        """Take and run jobs until *count* bodies have run. Return what they recorded."""
+        self.work_until(lambda: len(self.ran) >= count, f"{count} jobs have run")
         return self.ran
 
     def work_until(self, condition: Callable[[], bool], description: str) -> None:
         """Take and run jobs until *condition* is true."""
 
-        def stepped() -> bool:
+        def step_and_check() -> bool:
             self.step()
             return condition()
 
-        wait_until(stepped, description=description)
+        wait_until(step_and_check, description=description)
 
     def key(self, name: str) -> str:
         if name == "woken" and self.huey.storage.priority:
@@ -70,7 +70,7 @@ class Hand:
 
     @property
     def admission(self) -> Any:
-        """What the huey does in place of its own methods."""
+        """The adapter's admission, which replaces methods of huey."""
         return self.huey._throttlekit_admission
 
     @property

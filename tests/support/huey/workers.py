@@ -14,6 +14,6 @@ _GREEN = (
 
 
 def huey_consumer(path: str, *, kind: str = "thread", workers: int = 1) -> list[str]:
-    """The command for one consumer of the huey at *path*, a dotted name, with so many workers of one kind."""
+    """Return the command for a consumer of the huey at the dotted name *path*, with *workers* workers of *kind*."""
     start = ["-c", _GREEN] if kind == "greenlet" else ["-m", "huey.bin.huey_consumer"]
     return [sys.executable, *start, path, "--worker-type", kind, "--workers", str(workers)]

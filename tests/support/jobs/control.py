@@ -1,4 +1,4 @@
-"""Jobs of two frameworks under one limit, that note when they start. $TK_CONTROL names a Redis, without a database."""
+"""Jobs of two frameworks with one limit, which record their starts. $TK_CONTROL is a Redis URL without a database."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ dramatiq.set_broker(_broker)
 configure(_limiter)
 
 
-def _started(framework: str, index: int) -> None:
+def _record_start(framework: str, index: int) -> None:
     _starts.rpush("starts", json.dumps([time.time(), framework, index]))
 
 
 @dramatiq.actor(throttle=[LIMIT])
 def call(index: int) -> None:
-    _started("dramatiq", index)
+    _record_start("dramatiq", index)
 
 
 def call_rq(index: int) -> None:
-    _started("rq", index)
+    _record_start("rq", index)

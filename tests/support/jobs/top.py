@@ -1,4 +1,4 @@
-"""What the workers run that `top` is captured of: actors for Dramatiq, and a function and settings for RQ's workers."""
+"""The jobs of the workers in the capture of `top`: actors for Dramatiq, and a function and settings for RQ."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def report() -> None:
 
 
 def call(account: str) -> None:
-    """RQ's side of the same partner."""
+    """Call the same partner, from RQ."""
     time.sleep(0.02)

@@ -1,7 +1,7 @@
 """
-Workflows of three steps, each of which needs the slot of its workflow, on workers of all three frameworks.
+Workflows of three steps, each of which needs the slot of its workflow, on workers of three frameworks.
 
-$TK_WORKFLOWS says where: the store of the limits, the record, and how long a lease is.
+$TK_WORKFLOWS has the URLs of the limits' store and of the record, and the length of a lease.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["STEPS", "app", "launch", "launch_actor", "rq_step"]
 
 STEPS = 3
 
-_told = json.loads(os.environ["TK_WORKFLOWS"])
-_gpu = Concurrency("gpu", 2, lease=_told["lease"], held_by="{workflow}")
-_record: Any = redis.Redis.from_url(_told["record"])
+_config = json.loads(os.environ["TK_WORKFLOWS"])
+_gpu = Concurrency("gpu", 2, lease=_config["lease"], held_by="{workflow}")
+_record: Any = redis.Redis.from_url(_config["record"])
 _note: Any = _record.register_script("""
     local time = redis.call('TIME')
     local now = string.format('%.0f', time[1] * 1000000 + time[2])
@@ -37,9 +37,9 @@ _note: Any = _record.register_script("""
 
 
 def _step(workflow: str, number: int) -> None:
-    """Work for a moment. The second step of "stuck…" never ends, and the last one of "fails…" fails."""
+    """Run one step. The second step of "stuck…" never ends, and the last step of "fails…" fails."""
     _note(args=["begin", workflow, number, os.getpid()])
-    time.sleep(600 if workflow.startswith("stuck") and number == 2 else _told["seconds"])
+    time.sleep(600 if workflow.startswith("stuck") and number == 2 else _config["seconds"])
     try:
         if workflow.startswith("fails") and number == STEPS:
             raise ValueError("as expected")
@@ -50,9 +50,9 @@ def _step(workflow: str, number: int) -> None:
             throttlekit.current().done(_gpu)
 
 
-_limiter = Limiter(_told["store"])
+_limiter = Limiter(_config["store"])
 
-broker: Any = RedisBroker(url=_told["broker"])
+broker: Any = RedisBroker(url=_config["broker"])
 dramatiq.set_broker(broker)
 broker.add_middleware(Throttle(_limiter))
 
@@ -64,12 +64,12 @@ def step(workflow: str, number: int) -> None:
 
 @dramatiq.actor
 def launch_actor(workflow: str) -> None:
-    """The steps as a pipeline."""
+    """Run the steps as a pipeline."""
     messages = [step.message_with_options(args=(workflow, n + 1), pipe_ignore=True) for n in range(STEPS)]
     dramatiq.pipeline(messages).run()
 
 
-app = Celery("workflows", broker=_told["broker"])
+app = Celery("workflows", broker=_config["broker"])
 app.conf.update(task_ignore_result=True, worker_hijack_root_logger=False)
 install(app, _limiter)
 
@@ -81,7 +81,7 @@ def celery_step(workflow: str, number: int) -> None:
 
 @app.task(name="launch")
 def launch(workflow: str) -> None:
-    """The steps as a chain."""
+    """Run the steps as a chain."""
     chain(*[celery_step.si(workflow, n + 1) for n in range(STEPS)]).apply_async()
 
 

@@ -1,8 +1,8 @@
 """
-Two kinds of jobs for each fault: those of kind "a" have the fault, and those of kind "b" wait behind them.
+Two kinds of jobs for each fault: jobs of kind "a" have the fault, and jobs of kind "b" wait behind them.
 
-Both kinds name the limit `all-FAULT`. A job is called KIND_FAULT. `support.plain.worker`
-declares the jobs in each framework.
+Both kinds have the limit `all-FAULT`. A job's name is KIND_FAULT. `support.plain.worker` declares the jobs in each
+framework.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["FAULTS", "KINDS", "RATE", "Fleet", "account_of", "limits_of", "worke
 FAULTS = ("pause", "429", "set", "undecodable", "store", "queue")
 KINDS = ("a", "b")
 RATE = 2
-"""Jobs a second of each limit that two kinds share."""
+"""The jobs per second of each limit that two kinds share."""
 
 _ACCOUNTS = {"a": "A", "b": "B"}
 _PAUSED_S = 600.0
 
 
 def account_of(kind: str) -> str:
-    """The key that a job of that kind has."""
+    """Return the key of jobs of that kind."""
     return _ACCOUNTS[kind]
 
 
 def limits_of(kind: str, fault: str) -> list[Limit]:
-    """The limits of KIND_FAULT. What the fault concerns is the second one, or nothing of the limits."""
+    """Return the limits of KIND_FAULT. The fault affects the second limit, or no limit."""
     limits: list[Limit] = [TokenBucket(f"all-{fault}", f"{RATE}/s", burst=1)]
     if fault in ("pause", "429"):
         limits.append(TokenBucket(f"account-{fault}", "1000/s", burst=1000, key="{account}"))
@@ -52,8 +52,8 @@ class Fleet(Plan):
 
     Attributes:
         redis_base: The Redis of the limits (database 1) and of the record (database 2).
-        group_url: The store of the limits called second-store.
-        without: Jobs that these workers do not know.
+        group_url: The store of the limits named second-store.
+        without: Jobs that these workers do not declare.
     """
 
     redis_base: str
@@ -71,7 +71,7 @@ class Fleet(Plan):
 
 
 def worker_jobs() -> tuple[Limiter, list[tuple[str, Callable[[str, str], None], list[Limit]]]]:
-    """The limiter of this worker, and the jobs that it knows."""
+    """Return the limiter of this worker, and the jobs that it declares."""
     fleet = Fleet(**json.loads(os.environ["TK_PLAIN"]))
     names = [(f"{kind}_{fault}", limits_of(kind, fault)) for fault in FAULTS for kind in KINDS]
     jobs = [(name, _body_of(fleet, name), limits) for name, limits in names if name not in fleet.without]
@@ -79,7 +79,7 @@ def worker_jobs() -> tuple[Limiter, list[tuple[str, Callable[[str, str], None], 
 
 
 def _body_of(fleet: Fleet, name: str) -> Callable[[str, str], None]:
-    """What the job called *name* does: record that it runs; that of kind "a" may get a 429."""
+    """Return the body of the job *name*, which records its run. A body of kind "a" may get a 429."""
     record: Any = redis.Redis.from_url(fleet.record_url)
 
     def body(index: str, account: str) -> None:

@@ -1,9 +1,9 @@
 """
-Stacks of frameworks and brokers × faults of the jobs in front: whether the jobs behind go on.
+Stacks of frameworks and brokers × faults of the first jobs: whether the jobs behind them run.
 
-Of each fault, `AHEAD` jobs of kind "a" wait in front of `BEHIND` jobs of kind "b" under one limit
-(`support.others.jobs`). Half of the latter are denied before the fault begins, and know an old estimate; half are sent
-after it. While the fault lasts, they should run at the limit's rate.
+For each fault, `AHEAD` jobs of kind "a" wait before `BEHIND` jobs of kind "b" for one limit (`support.others.jobs`).
+Half of the latter are denied before the fault begins, and have an old estimate; half are sent after it. During the
+fault, they should run at the limit's rate.
 
     results = run("huey", FAULTS)
 """
@@ -31,17 +31,17 @@ __all__ = ["AHEAD", "BEHIND", "DEADLINE_S", "Result", "SetupFailed", "run"]
 
 AHEAD, BEHIND = 200, 6
 DEADLINE_S = 30.0
-"""The jobs in front need 100 s at the limit's rate, and those behind 3 s."""
+"""The first jobs need 100 s at the limit's rate, and the jobs behind them 3 s."""
 
 _RUNS = itertools.count(1)
-_QUEUES = {"undecodable": "deployed", "queue": "dead"}  # of kind "a"; all others are in the queue "main"
+_QUEUES = {"undecodable": "deployed", "queue": "dead"}  # the queues of kind "a"; all other jobs are in the queue "main"
 
 
 class Result(NamedTuple):
     """
     Attributes:
-        ran: Jobs of kind "b" that have run before the deadline, and how often each did.
-        seconds: After so long all had run; `DEADLINE_S` if some had not.
+        ran: The jobs of kind "b" that ran before the deadline, and how often each ran.
+        seconds: After how many seconds all had run; `DEADLINE_S` if some had not.
     """
 
     ran: Mapping[str, int]
@@ -58,12 +58,12 @@ class Result(NamedTuple):
 
 
 class SetupFailed(Exception):
-    """What was to happen before the fault did not happen."""
+    """The state before the fault could not be reached."""
 
 
 def run(stack: str, faults: Sequence[str], rabbitmq_url: str | None = None) -> dict[str, Result]:
     """
-    Let *faults* happen to one fleet of *stack*, all at once; nothing of it is left.
+    Cause all *faults* at once in one fleet of *stack*. Nothing is left when this returns.
 
     Args:
         rabbitmq_url: None: start one, if the stack needs it.
@@ -92,7 +92,7 @@ def run(stack: str, faults: Sequence[str], rabbitmq_url: str | None = None) -> d
 
 
 class _Run:
-    """One fleet of a stack, with a queue and workers for each of main, deployed and dead."""
+    """One fleet of a stack, with a queue and workers for each of "main", "deployed" and "dead"."""
 
     def __init__(self, stack: Stack, fleet: Fleet, faults: Sequence[str], group: RedisProcess) -> None:
         self._stack, self._faults, self._group = stack, faults, group
@@ -105,25 +105,25 @@ class _Run:
         self._control = Control(fleet.store_url, by="test")
 
     def prepare(self) -> None:
-        """Let all jobs wait, and let the faults begin."""
+        """Let all jobs wait, and begin the faults."""
         for name, fleet in self._fleets.items():
             self._running[name] = self._stack.start(fleet, 2 if name == "main" else 1)
         for name in self._fleets:
             self._wait_until_ready(name)
         for fault in self._faults:
             self._send(fault, "a", AHEAD)
-        self._wait_until_in_line(AHEAD)
+        self._wait_until_all_wait(AHEAD)
         for fault in self._faults:
             self._send(fault, "b", BEHIND // 2)
-        self._wait_until_in_line(AHEAD + BEHIND // 2)
+        self._wait_until_all_wait(AHEAD + BEHIND // 2)
         for fault in sorted(self._faults, key=lambda fault: fault != "undecodable"):  # a deployment takes seconds
             getattr(self, f"_begin_{fault}")()
         for fault in self._faults:
             left = AHEAD - len(self._ran(fault, "a"))
-            assert left > 1.5 * DEADLINE_S * RATE, f"too few jobs are left in front on this slow machine: {left}"
+            assert left > 1.5 * DEADLINE_S * RATE, f"too few of the first jobs are left on this slow machine: {left}"
 
     def judge(self) -> dict[str, Result]:
-        """Watch the jobs of kind "b" until all have run, or the deadline passes."""
+        """Wait until all jobs of kind "b" have run, or until the deadline."""
         began = time.monotonic()
         for fault in self._faults:
             self._send(fault, "b", BEHIND - BEHIND // 2, first=BEHIND // 2)
@@ -169,10 +169,10 @@ class _Run:
         wait_until(running.ready, description=f"the workers of {name} are ready", timeout=60)
         assert running.running, f"the workers of {name} have ended"
 
-    def _wait_until_in_line(self, sent: int) -> None:
-        """All that were sent of each fault have run, or wait on the waitlist of their shared limit."""
+    def _wait_until_all_wait(self, sent: int) -> None:
+        """Wait until all sent jobs of each fault have run or are on the waitlist of their shared limit."""
 
-        def in_line() -> dict[str, int]:
+        def missing() -> dict[str, int]:
             left = {}
             for fault in self._faults:
                 ran = len(self._ran(fault, "a")) + len(self._ran(fault))
@@ -181,15 +181,15 @@ class _Run:
                 left[fault] = sent - ran - waiting
             return left
 
-        # A job that has just been admitted is in neither.
-        wait_until(lambda: all(left <= 2 for left in in_line().values()), description="all jobs wait")
+        # A job that was just admitted is not counted in either.
+        wait_until(lambda: all(left <= 2 for left in missing().values()), description="all jobs wait")
 
     def _begin_pause(self) -> None:
         self._control.pause("account-pause", key="A")
 
     def _begin_429(self) -> None:
         self._record.set("429", 1)
-        wait_until(lambda: self._record.exists("refused"), description="a job has got a 429", timeout=60)
+        wait_until(lambda: self._record.exists("refused"), description="a job has received a 429", timeout=60)
 
     def _begin_set(self) -> None:
         self._control.set("second-set", "1/h", burst=1)

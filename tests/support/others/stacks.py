@@ -1,4 +1,4 @@
-"""Each framework on each of its brokers: its workers, started."""
+"""The workers of each framework on each of its brokers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["STACKS", "Running", "Stack", "delete_queues"]
 class Stack:
     """
     Attributes:
-        form: As of `Plan`.
-        worker: The class of RQ's workers; "+scheduler" behind it adds RQ's scheduler.
+        form: See `Plan`.
+        worker: The class of RQ's workers; the suffix "+scheduler" adds RQ's scheduler.
     """
 
     framework: str
@@ -30,7 +30,7 @@ class Stack:
     worker: str = ""
 
     def start(self, fleet: Fleet, processes: int) -> Running:
-        """Start the workers; `Running.ready` says when they work."""
+        """Start the workers. `Running.ready` returns whether they are ready."""
         commands, each = fleet.commands(processes, kind=self.worker)
         return Running(commands, fleet.environment, READY[self.framework], each)
 
@@ -51,7 +51,7 @@ STACKS: dict[str, Stack] = {
 
 
 class Running(Commands):
-    """Worker processes that were started."""
+    """Started worker processes."""
 
     def __init__(
         self, commands: Sequence[Sequence[str]], environment: Mapping[str, str], ready: str, each: int
@@ -60,12 +60,12 @@ class Running(Commands):
         self._ready, self._each = ready, each
 
     def ready(self) -> bool:
-        """Whether every process works, or one has ended."""
+        """Return whether every process is ready, or one has ended."""
         return not self.running or all(each.log().count(self._ready) >= self._each for each in self.commands)
 
 
 def delete_queues(url: str, queues: Sequence[str]) -> None:
-    """Delete those queues, with what each framework adds to them, from RabbitMQ."""
+    """Delete *queues* from RabbitMQ, with the queues that each framework adds to them."""
     with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
         for queue in queues:
             for suffix in ("", ".DQ", ".XQ", ".dead", ".delay"):

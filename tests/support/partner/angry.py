@@ -1,8 +1,8 @@
 """
-A partner API that is strict, and now and then angry: it then answers 429 with Retry-After.
+A partner API that can be made angry: it then answers 429 with Retry-After.
 
-It lives in a Redis, so that calls of any number of processes have one order and one clock: each is written down with
-its instant, and so is each body that begins, by the clock of that Redis. It shares no code with throttlekit.
+Its state is in a Redis, so that calls of any number of processes have one order and one clock. Each call and each start
+of a body is recorded with its time by the clock of that Redis. It shares no code with throttlekit.
 
     partner = AngryPartner(url)                 # in the test
     partner.be_angry("one", 2.0, from_call=50)
@@ -12,7 +12,7 @@ its instant, and so is each body that begins, by the clock of that Redis. It sha
     if answer.status_code == 429:
         raise RateLimited.from_response(answer)
 
-    told = partner.told("one")                  # in the test, afterwards
+    record = partner.told("one")                # in the test, afterwards
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import redis
 
 __all__ = ["AngryPartner", "Answer", "Call", "Told"]
 
-_FOR_EVER = 10 * 365 * 86_400.0
+_TEN_YEARS_S = 10 * 365 * 86_400.0
 
 _BEGIN = """
     local time = redis.call('TIME')
@@ -54,7 +54,7 @@ _CALL = """
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call is answered, with the names that requests and httpx have for it."""
+    """The answer to a call, with the attribute names of requests and httpx."""
 
     status_code: int
     headers: dict[str, str]
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that arrived, or (with status 0) a body that began. By the partner's clock."""
+    """A call that arrived, or (with status 0) a body that began, by the partner's clock."""
 
     at_us: int
     status: int
@@ -71,14 +71,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What happened under one key, each in its order: the bodies that began, and the calls that arrived."""
+    """The record of one key: the bodies that began, and the calls that arrived, each in order."""
 
     begun: list[Call]
     calls: list[Call]
 
     @property
     def answered(self) -> list[str]:
-        """The jobs that got what they wanted."""
+        """The jobs whose calls were answered with 200."""
         return [call.job for call in self.calls if call.status == 200]
 
     @property
@@ -86,26 +86,26 @@ class Told:
         return [call for call in self.calls if call.status == 429]
 
     def running_at(self, at_us: int) -> int:
-        """How many bodies had begun by then whose call came later: nobody could have held those back."""
+        """Return how many bodies had begun by *at_us* and called later: the limiter could not have held them back."""
         return sum(call.at_us <= at_us for call in self.begun) - sum(call.at_us <= at_us for call in self.calls)
 
     def begun_after(self, at_us: int) -> list[Call]:
-        """The calls of bodies that began later than that. Each job has one body at a time."""
-        begun = {call.job: call.at_us for call in self.begun}  # the last of each
+        """Return the calls of bodies that began after *at_us*. Each job has one body at a time."""
+        begun = {call.job: call.at_us for call in self.begun}  # the last start of each job
         return [call for call in self.calls if call.at_us >= begun[call.job] > at_us]
 
     def between(self, from_us: int, to_us: int) -> list[Call]:
-        """The calls later than the one instant and not later than the other."""
+        """Return the calls after *from_us*, and not after *to_us*."""
         return [call for call in self.calls if from_us < call.at_us <= to_us]
 
 
 class AngryPartner:
     """
-    The partner, as anybody sees it.
+    The partner, for tests and for bodies.
 
     Args:
-        url: Of its Redis; one that no test stops or empties meanwhile.
-        name: Partners of different names know nothing of each other.
+        url: The URL of its Redis, which no test may stop or empty meanwhile.
+        name: Partners with different names are independent.
     """
 
     def __init__(self, url: str, name: str = "partner") -> None:
@@ -115,19 +115,19 @@ class AngryPartner:
         self._call: Any = self._redis.register_script(_CALL)
 
     def be_angry(
-        self, key: str, seconds: float = _FOR_EVER, *, from_call: int = 1, retry_after: float | None = None
+        self, key: str, seconds: float = _TEN_YEARS_S, *, from_call: int = 1, retry_after: float | None = None
     ) -> None:
         """
-        From the nth call on, answer all with 429 for so long: for ever, if it is not said.
+        From call *from_call* on, answer all calls with 429 for *seconds*. Default: without end.
 
         Args:
-            retry_after: What Retry-After says. Default: the whole seconds that are left.
+            retry_after: The value of Retry-After. Default: the remaining whole seconds.
         """
-        told = {"from": from_call, "for": round(seconds * 1_000_000)}
+        anger = {"from": from_call, "for": round(seconds * 1_000_000)}
         with self._redis.pipeline() as pipe:
             pipe.delete(self._key("anger", key))
             pipe.hset(
-                self._key("anger", key), mapping={**told, "says": "" if retry_after is None else f"{retry_after:g}"}
+                self._key("anger", key), mapping={**anger, "says": "" if retry_after is None else f"{retry_after:g}"}
             )
             pipe.execute()
 
@@ -135,16 +135,16 @@ class AngryPartner:
         self._redis.delete(self._key("anger", key))
 
     def begin(self, key: str, job: str) -> None:
-        """For bodies: I have begun, and will call once."""
+        """Record the start of a body, which will call once."""
         self._begin(keys=[self._key("begun", key)], args=[job])
 
     def call(self, key: str, job: str) -> Answer:
-        """For bodies: the call."""
+        """Make the call of a body."""
         status, says = self._call(keys=[self._key("calls", key), self._key("anger", key)], args=[job])
         return Answer(int(status), {"Retry-After": says} if says else {})
 
     def told(self, key: str) -> Told:
-        """What has happened so far."""
+        """Return the record until now."""
         begun, calls = (
             [_call(line) for line in self._redis.lrange(self._key(kind, key), 0, -1)] for kind in ("begun", "calls")
         )

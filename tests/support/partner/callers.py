@@ -1,9 +1,9 @@
 """
-A process that calls the partner as fast as a limiter of its own lets it: what one has without a limit for the fleet.
+A process that calls the partner as fast as its own limiter admits: the situation without a limit for the fleet.
 
     python -m support.partner.callers URL botocore|aimd PROCESSES DECLARED
 
-4 threads; each that is refused waits for as long as the partner says.
+It has 4 threads. After a refusal, a thread waits for the time that the partner returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Limits(Protocol):
 
 
 class Adaptive:
-    """botocore's adaptive mode, as its `register_retry_handler` puts it together for a client."""
+    """botocore's adaptive mode, composed as its `register_retry_handler` does for a client."""
 
     def __init__(self) -> None:
         from botocore.retries import adaptive, bucket, throttling
@@ -53,7 +53,7 @@ class Adaptive:
 
 
 class Aimd:
-    """Half the rate at each refusal; each second a fiftieth of the process's part of the declared rate more."""
+    """Halves the rate at each refusal, and adds a fiftieth of the process's part of the declared rate per second."""
 
     def __init__(self, most: float) -> None:
         self._most, self._rate, self._next = most, most, time.monotonic()
@@ -65,9 +65,9 @@ class Aimd:
             now = time.monotonic()
             self._rate = min(self._most, self._rate + self._most / 50 * (now - self._at))
             self._at = now
-            mine = max(self._next, now)
-            self._next = mine + 1 / self._rate
-        time.sleep(max(0.0, mine - now))
+            call_at = max(self._next, now)
+            self._next = call_at + 1 / self._rate
+        time.sleep(max(0.0, call_at - now))
 
     def after(self, refused: bool) -> None:
         if refused:

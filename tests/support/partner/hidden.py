@@ -1,8 +1,8 @@
 """
-A partner API with a limit that callers do not know. It refuses what is beyond, with Retry-After-Ms; or becomes slow.
-It may say in each answer how much is left.
+A partner API with a limit that callers do not know. It refuses calls beyond the limit, with Retry-After-Ms, or becomes
+slow. It may return in each answer how many calls are left.
 
-It lives in a Redis, so that calls of any number of processes have one order and one clock. It shares no code with
+Its state is in a Redis, so that calls of any number of processes have one order and one clock. It shares no code with
 throttlekit.
 
     partner = HiddenPartner(url)                # in the benchmark
@@ -64,7 +64,7 @@ _CALL = (
         since = math.max(since, now) + 1000000 / rate
         late_us = since - now
     else
-        -- Its calls by when they end, as so long after it began: JSON keeps 14 digits.
+        -- The ends of its calls, relative to its begin, because JSON keeps 14 digits.
         local at_once, began = math.floor(rate * of.takes + 0.5), tonumber(redis.call('HGET', KEYS[1], 'began'))
         local ends = {}
         for _, each in ipairs(cjson.decode(redis.call('HGET', KEYS[1], 'ends') or '[]')) do
@@ -97,14 +97,14 @@ class Hidden:
     The limit.
 
     Attributes:
-        kind: A token bucket; a fixed window; a server that does one call at a time, and refuses none; a pool that does
-            `rate` × `takes` calls at once, and lets others wait; or such a one that refuses others.
-        rate: Calls a second, at first. Of a pool: what it can do.
-        burst: Of the bucket.
-        window: Seconds of the window.
-        says: Each answer has the IETF draft's RateLimit and RateLimit-Policy, with whole seconds. Of a window only.
-        noise: The share of other calls that it refuses, whatever the rate.
-        takes: Seconds of an answer, on average: from half of it to one and a half.
+        kind: A token bucket; a fixed window; a server that runs one call at a time and refuses none; a pool that runs
+            `rate` × `takes` calls at once and queues others; or a pool that refuses others.
+        rate: The calls per second at the beginning. Of a pool: its capacity.
+        burst: The burst of the bucket.
+        window: The seconds of the window.
+        says: Whether each answer has the IETF draft's RateLimit and RateLimit-Policy, with whole seconds. Only for a
+        window. noise: The share of other calls that it refuses, whatever the rate. takes: The average seconds of an
+        answer, which takes from 0.5 to 1.5 times as long.
     """
 
     kind: Literal["bucket", "window", "slow", "pool", "slots"] = "bucket"
@@ -118,7 +118,7 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that arrived, by the partner's clock, and how much later its answer came than it had to."""
+    """A call that arrived, by the partner's clock, and by how much its answer was delayed."""
 
     at_us: int
     status: int
@@ -127,14 +127,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The true rate, from then on."""
+    """The true rate from a time on."""
 
     at_us: int
     rate: float
 
 
 class HiddenPartner:
-    """The partner, as its callers and the benchmark see it."""
+    """The partner, for its callers and the benchmark."""
 
     def __init__(self, url: str) -> None:
         self._redis: Any = redis.Redis.from_url(url, decode_responses=True)
@@ -143,7 +143,7 @@ class HiddenPartner:
         self._of: Hidden | None = None
 
     def begin(self, hidden: Hidden) -> int:
-        """From now on it has this limit, and has seen no call. Returns the instant."""
+        """Begin with this limit and no calls. Return the time."""
         self._redis.delete("hidden", "hidden:calls", "hidden:rates")
         self._redis.hset("hidden", "of", json.dumps(asdict(hidden)))
         began_us = self.set_rate(hidden.rate)
@@ -151,18 +151,18 @@ class HiddenPartner:
         return began_us
 
     def set_rate(self, rate: float) -> int:
-        """Change the true rate. Returns the instant."""
+        """Change the true rate. Return the time."""
         return int(self._set(keys=["hidden", "hidden:rates"], args=[rate]))
 
     def served(self) -> int:
-        """Calls that were not refused."""
+        """Return how many calls were not refused."""
         return int(self._redis.hget("hidden", "served") or 0)
 
     def is_open(self) -> bool:
         return bool(self._redis.exists("hidden"))
 
     def call(self) -> tuple[Answer, float]:
-        """Call, and wait for the answer; with the seconds that it took."""
+        """Call, and return the answer with the seconds that it took."""
         if self._of is None:
             self._of = Hidden(**json.loads(self._redis.hget("hidden", "of")))
         hidden = self._of
@@ -178,7 +178,7 @@ class HiddenPartner:
         return Answer(int(status), headers), took
 
     def log(self) -> tuple[list[Call], list[Rate]]:
-        """All calls and all rates so far."""
+        """Return all calls and all rates until now."""
         calls = [Call(*map(int, line.split())) for line in self._redis.lrange("hidden:calls", 0, -1)]
         rates = [line.split() for line in self._redis.lrange("hidden:rates", 0, -1)]
         return calls, [Rate(int(at), float(rate)) for at, rate in rates]

@@ -1,10 +1,10 @@
 """
-A partner that gets slower beyond a hidden number of calls at once, simulated: no clock, no process.
+A simulated partner that gets slower beyond a hidden number of concurrent calls, without a clock or processes.
 
     found = happen(Ours(2, 40), Partner(capacity=constant(20), work=even), seconds=60)
 
-All jobs in it get the same share of what it can do (processor sharing), or, where it refuses, none gets in beyond its
-capacity. There are always more jobs than slots, unless *load* says otherwise. All times are seconds.
+All its jobs get the same share of its capacity (processor sharing), or, if it refuses, jobs beyond its capacity are
+refused. There are always more jobs than slots, unless *load* is set. All times are seconds.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _HOLD = 0.1
 
 
 class Rule(Protocol):
-    """What says how many slots are in use."""
+    """A rule that determines how many slots there are."""
 
     @property
     def slots(self) -> int: ...
 
     def ended(self, now: float, held: float, used: int) -> None:
-        """A hold has ended, while so many slots were in use, its own included."""
+        """Apply the end of a hold, while *used* slots were in use, including its own."""
         ...
 
     def refused(self, now: float, granted: float) -> None: ...
 
 
 class Ours:
-    """throttlekit's own, of `throttlekit._core.latency`."""
+    """throttlekit's rule, from `throttlekit._core.latency`."""
 
     def __init__(self, floor: int, most: int) -> None:
         self.floor, self.most = floor, most
@@ -60,10 +60,10 @@ class Ours:
 class Partner:
     """
     Attributes:
-        capacity: So many calls at once are as fast as one, at that part of the run.
-        work: How long a call takes by itself, at that part of the run.
+        capacity: How many concurrent calls are as fast as one, at that part of the run.
+        work: How long a call takes alone, at that part of the run.
         refuses: Whether it refuses calls beyond its capacity, and is never slow.
-        load: Jobs a second, at random; None: more than there are slots, always.
+        load: Random jobs per second. None: there are always more jobs than slots.
     """
 
     capacity: Callable[[float], int]
@@ -74,13 +74,13 @@ class Partner:
 
 class Found(NamedTuple):
     """
-    What happened.
+    The result of a run.
 
     Attributes:
-        use: The share of what the partner could have done that it did.
-        longer: How much longer calls took than by themselves, on average.
-        slots: How many were in use, on average.
-        refused: Of 1 000 calls.
+        use: The used share of the partner's capacity.
+        longer: How many times as long as alone calls took, on average.
+        slots: How many slots there were, on average.
+        refused: How many of 1 000 calls were refused.
     """
 
     use: float
@@ -94,7 +94,7 @@ def constant(slots: int) -> Callable[[float], int]:
 
 
 def stepped(*slots: int) -> Callable[[float], int]:
-    """One after the other, for equal parts of the run."""
+    """Return a capacity that has each of *slots* for an equal part of the run."""
     return lambda at: slots[min(len(slots) - 1, int(at * len(slots)))]
 
 
@@ -103,23 +103,23 @@ def even(rnd: random.Random, at: float) -> float:
 
 
 def spread(deviation: float) -> Callable[[random.Random, float], float]:
-    """Log-normal, with that standard deviation, as a part of the mean."""
+    """Return log-normal work whose standard deviation is *deviation* × the mean."""
     sigma = math.sqrt(math.log(1 + deviation**2))
     return lambda rnd, at: rnd.lognormvariate(math.log(_HOLD) - sigma**2 / 2, sigma)
 
 
 def two_kinds(rnd: random.Random, at: float) -> float:
-    """One job in ten takes twenty times as long."""
+    """Return the work of a job. One job in ten takes twenty times as long."""
     return 1.0 if rnd.random() < 0.1 else 0.05
 
 
 def happen(rule: Rule, partner: Partner, seconds: float, seed: int = 1) -> Found:
-    """Let it happen, from the beginning on."""
+    """Run the simulation for *seconds*."""
     rnd = random.Random(seed)
-    now = share = done = could = longer = of_slots = 0.0
+    now = share = done = could = longer = slot_seconds = 0.0
     inside: list[tuple[float, int, float, float]] = []
     calls = refused = ended = 0
-    waiting, comes = (math.inf, math.inf) if partner.load is None else (0.0, 0.0)
+    waiting, next_job_at = (math.inf, math.inf) if partner.load is None else (0.0, 0.0)
     while now < seconds:
         capacity = partner.capacity(now / seconds)
         while len(inside) < rule.slots and waiting >= 1:
@@ -133,18 +133,18 @@ def happen(rule: Rule, partner: Partner, seconds: float, seed: int = 1) -> Found
             heapq.heappush(inside, (share + work, calls, work, now))
         speed = min(1.0, capacity / len(inside)) if inside else 0.0
         ends = now + (inside[0][0] - share) / speed if inside else math.inf
-        then = min(ends, comes, now + 0.5, seconds + 1e-6)
-        done += min(len(inside), capacity) * (then - now)
-        could += capacity * (then - now)
-        of_slots += rule.slots * (then - now)
-        share, now = share + (then - now) * speed, then
-        if then == comes and partner.load is not None:
-            waiting, comes = waiting + 1, now + rnd.expovariate(partner.load)
-        elif then == ends:
+        next_at = min(ends, next_job_at, now + 0.5, seconds + 1e-6)
+        done += min(len(inside), capacity) * (next_at - now)
+        could += capacity * (next_at - now)
+        slot_seconds += rule.slots * (next_at - now)
+        share, now = share + (next_at - now) * speed, next_at
+        if next_at == next_job_at and partner.load is not None:
+            waiting, next_job_at = waiting + 1, now + rnd.expovariate(partner.load)
+        elif next_at == ends:
             _, _, work, granted = heapq.heappop(inside)
             ended, longer = ended + 1, longer + (now - granted) / work
             rule.ended(now, now - granted, len(inside) + 1)
-    return Found(done / could, longer / max(1, ended), of_slots / now, 1000 * refused / max(1, calls))
+    return Found(done / could, longer / max(1, ended), slot_seconds / now, 1000 * refused / max(1, calls))
 
 
 def _us(seconds: float) -> int:

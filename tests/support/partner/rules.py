@@ -1,9 +1,10 @@
 """
-Rules that say how many slots are in use, compared on a simulated partner: throttlekit's, and three that others have.
+Rules for the number of slots, compared on a simulated partner: throttlekit's rule, and three of other projects.
 
-Those of others are written anew from their sources, with their defaults: Vector's `sinks/util/adaptive_concurrency`,
-`Gradient2Limit` of Netflix's concurrency-limits, and Envoy's adaptive concurrency filter, whose base is measured at the
-floor, once in 1 000 calls. In each of them a refusal takes a tenth of the slots, as in Vector's.
+The rules of other projects are reimplemented from their sources, with their defaults: Vector's
+`sinks/util/adaptive_concurrency`, `Gradient2Limit` of Netflix's concurrency-limits, and Envoy's adaptive concurrency
+filter, whose base is measured at the floor, once in 1 000 calls. In each of them a refusal removes a tenth of the
+slots, as in Vector's.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class Vector(_OfOthers):
     def ended(self, now: float, held: float, used: int) -> None:
         self._reached |= used >= self.slots
         self._held.append(held)
-        self._due(now)
+        self._update(now)
 
     def refused(self, now: float, granted: float) -> None:
         self._refused = True
-        self._due(now)
+        self._update(now)
 
-    def _due(self, now: float) -> None:
+    def _update(self, now: float) -> None:
         found = mean(self._held) if self._held else None
         if self._past is None:
             self._past, self._next = found, now + (found or 0.0)
@@ -129,7 +130,9 @@ PARTNERS = {
 
 
 def compared(seconds: float, runs: int) -> str:
-    """A line for each partner: of each rule, the use, and how much longer calls took; or 429s per 1 000 calls."""
+    """
+    Return a table with a line for each partner: the use of each rule, and how long calls took or how many got 429.
+    """
     lines: list[list[str]] = []
     for name, partner in PARTNERS.items():
         cells = [name]

@@ -1,4 +1,4 @@
-"""The contract of the examples' partner, as tests use it to judge arrivals."""
+"""The contract of the examples' partner, by which tests check the times of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of any framework that run plain jobs under limits: their commands, and a producer without throttlekit."""
+"""Workers of any framework that run plain jobs with limits: their commands, and a producer without throttlekit."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ READY = {
     "rq": "*** Listening on",
     "taskiq": "Listening started.",
 }
-"""What each worker process says when it is."""
+"""What each worker process prints when it is ready."""
 
 
 class Producer(Protocol):
-    """It knows nothing of throttlekit, but for RQ, where a job brings its limits with it."""
+    """A producer without throttlekit, except for RQ, where a job carries its limits."""
 
     def send(self, job: str, limits: Sequence[Limit] = (), **arguments: Any) -> None: ...
 
@@ -40,7 +40,7 @@ class Plan:
 
     Attributes:
         jobs: The module that declares the jobs: see `support.plain.worker`.
-        form: Of a broker of taskiq, its kind; "quorum": Celery's queue is one.
+        form: The kind of a broker of taskiq, or "quorum" for a quorum queue of Celery.
     """
 
     framework: str
@@ -55,19 +55,19 @@ class Plan:
 
     @staticmethod
     def read() -> Plan:
-        """The plan of which this process is a worker."""
-        told = json.loads(os.environ["TK_PLAIN"])
-        return Plan(**{each.name: told[each.name] for each in fields(Plan)})
+        """Return the plan of this worker process."""
+        config = json.loads(os.environ["TK_PLAIN"])
+        return Plan(**{each.name: config[each.name] for each in fields(Plan)})
 
     def commands(
         self, count: int, *, threads: int = 4, kind: str = "", quiet: bool = False
     ) -> tuple[list[list[str]], int]:
         """
-        The commands of so many worker processes, and how many processes each command has.
+        Return the commands of *count* worker processes, and how many processes each command has.
 
         Args:
-            quiet: A worker logs no job; it may not say that it is ready.
-            kind: Celery's pool, huey's type of worker, or RQ's class, whose "+scheduler" adds RQ's scheduler.
+            quiet: Whether a worker logs no job. It may then not print that it is ready.
+            kind: Celery's pool, huey's type of worker, or RQ's class, with the suffix "+scheduler" for RQ's scheduler.
         """
         if self.framework == "dramatiq":
             from support.dramatiq.workers import Workers
@@ -94,7 +94,7 @@ class Plan:
     def celery_conf(self) -> dict[str, Any]:
         from support.celery.site import conf_of
 
-        # With pickle, Celery refuses to run as root.
+        # With pickle, Celery does not run as root.
         conf = {"accept_content": ["json"], "task_ignore_result": True}
         return conf_of({"queue": self.queue, "quorum": self.form == "quorum", "conf": conf})
 
@@ -164,7 +164,7 @@ class _Huey:
     def send(self, job: str, limits: Sequence[Limit] = (), **arguments: Any) -> None:
         if job not in self._tasks:
             body: Any = _named(job)
-            body.__module__ = _WORKER  # messages name it
+            body.__module__ = _WORKER  # messages have this name
             self._tasks[job] = self._huey.task(name=job)(body)
         self._tasks[job](**arguments)
 
@@ -194,7 +194,7 @@ class _Taskiq:
 
 def _named(name: str) -> Callable[..., None]:
     def task(**arguments: Any) -> None:
-        """Is never run here."""
+        """A placeholder that never runs in this process."""
 
     task.__name__ = name
     return task

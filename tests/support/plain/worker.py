@@ -1,8 +1,9 @@
 """
-What workers of any framework run that need plain jobs under limits, as $TK_PLAIN says: see `support.plain.plan`.
+The module of workers of any framework that run plain jobs with limits, configured by $TK_PLAIN: see
+`support.plain.plan`.
 
-`worker_jobs` of the module that it names returns a limiter, or None for workers without throttlekit, and the name, the
-body and the limits of each job.
+`worker_jobs` of the plan's module returns a limiter, or None for workers without throttlekit, and the name, the body
+and the limits of each job.
 """
 
 from __future__ import annotations
@@ -30,61 +31,61 @@ def _dramatiq() -> Any:
     from support.dramatiq.workers import make_broker
 
     options = {} if _plan.broker_url.startswith("redis") else {"confirm_delivery": True}
-    made = make_broker(_plan.broker_url, **options)
+    created = make_broker(_plan.broker_url, **options)
     if _limiter is not None:
         from throttlekit_dramatiq import Throttle
 
-        made.add_middleware(Throttle(_limiter))
-    dramatiq.set_broker(made)
+        created.add_middleware(Throttle(_limiter))
+    dramatiq.set_broker(created)
     for name, body, limits in _jobs:
         dramatiq.actor(body, actor_name=name, queue_name=_plan.queue, **_throttle(limits))
-    return made
+    return created
 
 
 def _celery() -> Any:
     from celery import Celery, signals
 
-    made = Celery("plain", broker=_plan.broker_url)
-    made.conf.update(_plan.celery_conf())
+    created = Celery("plain", broker=_plan.broker_url)
+    created.conf.update(_plan.celery_conf())
     if _limiter is not None:
         from throttlekit_celery import install
 
-        install(made, _limiter)
+        install(created, _limiter)
     for name, body, limits in _jobs:
-        made.task(body, name=name, **_throttle(limits))
+        created.task(body, name=name, **_throttle(limits))
     signals.worker_ready.connect(lambda **_: print("ready for action", flush=True), weak=False)
-    return made
+    return created
 
 
 def _huey() -> Any:
     from huey import RedisHuey
 
-    made = RedisHuey(_plan.queue, url=_plan.broker_url, results=False)
+    created = RedisHuey(_plan.queue, url=_plan.broker_url, results=False)
     if _limiter is not None:
         from throttlekit_huey import install
 
-        install(made, _limiter)
+        install(created, _limiter)
     for name, body, limits in _jobs:
-        body.__module__ = __name__  # messages name it
-        made.task(name=name, **_throttle(limits))(body)
-    return made
+        body.__module__ = __name__  # messages have this name
+        created.task(name=name, **_throttle(limits))(body)
+    return created
 
 
 def _taskiq() -> Any:
     from support.taskiq.brokers import make_broker
 
-    made = make_broker(_plan.form, _plan.broker_url, None, _plan.queue)  # type: ignore[arg-type]
+    created = make_broker(_plan.form, _plan.broker_url, None, _plan.queue)  # type: ignore[arg-type]
     if _limiter is not None:
         from throttlekit_taskiq import Throttle
 
-        made.add_middlewares(Throttle(_limiter))
+        created.add_middlewares(Throttle(_limiter))
     for name, body, limits in _jobs:
-        made.task(name, **_throttle(limits))(body)
-    return made
+        created.task(name, **_throttle(limits))(body)
+    return created
 
 
 def _rq() -> None:
-    """This is the settings module, too, and the jobs are its functions. Their limits come with them."""
+    """Make this module RQ's settings module, whose functions are the jobs. The jobs carry their limits."""
     if _limiter is not None:
         from throttlekit_rq import configure
 

@@ -1,4 +1,4 @@
-"""What the rows of `tests/benchmarks/adapt.py` come to: a table, a picture, and the page with them."""
+"""The report of the rows of `tests/benchmarks/adapt.py`: a table, a picture, and the page with them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ _WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 380, 190, 44, 34, 26
 _SENT = "#3274d9"
 
 Run = Mapping[str, Any]
-"""Of one run: refused, use, settled (one each), sent and rate (one a second)."""
+"""The figures of one run: refused, use and settled, and one value per second of sent and rate."""
 
 
 def rows(
     found: Mapping[str, Mapping[str, Sequence[Run]]], aims: Mapping[str, tuple[float, float]], ours: Collection[str]
 ) -> tuple[str, bool]:
     """
-    A line for each way on each partner: medians, with least and most. What is missed is bold; and whether anything is.
+    Return a table with a line for each way on each partner, and whether any aim is missed. A cell has the median with
+    the minimum and maximum, and is bold if its aim is missed.
 
     Args:
-        aims: Of partners: the most 429s per 1 000 calls, and the least use.
-        ours: The ways that are judged by them.
+        aims: The maximum of 429s per 1 000 calls and the minimum use, for each partner.
+        ours: The ways to which the aims apply.
     """
     lines: list[list[str]] = []
     any_missed = False
@@ -59,13 +60,13 @@ def _bold(text: str, missed: bool) -> str:
 
 
 def _seconds(values: Sequence[float | None]) -> str:
-    """The median; never counts as the longest."""
+    """Return the median as text; None counts as the longest."""
     found = median(inf if value is None else value for value in values)
     return "never" if found == inf else f"{found:.1f}"
 
 
 def picture(panels: Mapping[str, Run], highest: float) -> str:
-    """Each panel: the calls that were sent in each second, and the true limit, dashed."""
+    """Return an SVG in which each panel has the calls sent in each second, and the true limit as a dashed line."""
     return grid(_WIDE, _HIGH, [_panel(title, run, highest) for title, run in panels.items()])
 
 
@@ -87,7 +88,7 @@ def _panel(title: str, run: Run, highest: float) -> Iterator[str]:
 
 
 def write(folder: Path, shown: str, notes: str, panels: Mapping[str, Run], highest: float, simulated: str) -> None:
-    """The raw page of this benchmark, and its picture. *simulated*: the table of the rules for slots."""
+    """Write the page of this benchmark and its picture. *simulated* is the table of the rules for slots."""
     (folder / "adapt.svg").write_text(picture(panels, highest), "utf-8")
     page = [
         "# Results: a limit that is not known",

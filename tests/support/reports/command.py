@@ -1,4 +1,4 @@
-"""A benchmark as a command: its options, fresh servers for each broker that they choose, and its verdict."""
+"""A benchmark as a command: its options, new servers for each selected broker, and its exit code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["each_broker", "parser_of", "show"]
 
 
 def _clean_up_when_terminated() -> None:
-    """For commands: let SIGTERM (a cancelled CI job, `timeout`) unwind as Ctrl-C does, so that no process stays."""
+    """Let SIGTERM (a cancelled CI job, `timeout`) unwind like Ctrl-C, so that no process is left."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def parser_of(doc: str | None, *, broker: bool = False, quick: str = "", only: str = "") -> argparse.ArgumentParser:
     """
-    A parser whose help is *doc*, for a command that cleans up when it is terminated.
+    Return a parser whose help is *doc*, for a command that cleans up when it is terminated.
 
     Args:
         broker: Add --broker, for `each_broker`.
@@ -41,14 +41,14 @@ def parser_of(doc: str | None, *, broker: bool = False, quick: str = "", only: s
 
 
 def each_broker(options: argparse.Namespace) -> Iterator[Servers]:
-    """Fresh servers for each broker that --broker chooses, one after the other."""
+    """Yield new servers for each broker that --broker selects, one after the other."""
     for kind in get_args(Kind) if options.broker == "both" else (options.broker,):
         with servers(kind) as where:
             yield where
 
 
 def show(tables: Sequence[Table], faults: Sequence[str], notes: Sequence[str] = (), *, width: int = 140) -> int:
-    """Print tables, broken promises and notes; return the exit code. *width* holds where the output is no terminal."""
+    """Print tables, broken promises and notes. Return the exit code. *width* is used if the output is no terminal."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else width)
     for table in tables:
         console.print(table)

@@ -1,4 +1,4 @@
-"""Floods as rows of a table: judged, shown, and written down for the docs."""
+"""Floods as rows of a table: checked, shown, and written for the docs."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ twice: bodies begun beyond one a job. lost: neither done nor left in the broker.
 @dataclass(frozen=True)
 class Row:
     """
-    One flood, what it is called in the table, and what is promised of it if it is *ours*.
+    One flood, its name in the table, and its promises if it is *ours*.
 
     Attributes:
-        least_use: None: nothing.
-        most_deliveries: None: nothing. A burst of 1 leaves no room for lateness.
+        least_use: The promised use. None: no promise.
+        most_deliveries: The promised maximum. None: no promise, as for a burst of 1, which has no reserve for lateness.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Row:
     most_deliveries: float | None = MOST_DELIVERIES
 
     def broken(self, found: Figures) -> list[str]:
-        """The promises that *found* breaks."""
+        """Return the promises that *found* breaks."""
         if not self.ours:
             return []
         use, most = self.least_use, self.most_deliveries
@@ -68,7 +68,7 @@ class Row:
 
 
 def flood_options(doc: str | None, *, broker: bool = False) -> argparse.Namespace:
-    """The options of a flood benchmark, as they were given."""
+    """Return the parsed options of a flood benchmark."""
     parser = parser_of(
         doc, broker=broker, quick="small backlogs: is it all there?", only="the rows whose name holds this text"
     )
@@ -77,20 +77,19 @@ def flood_options(doc: str | None, *, broker: bool = False) -> argparse.Namespac
     return parser.parse_args()
 
 
-def denials(told: Told) -> float:
-    """How often the store has denied a job."""
-    return told.counts.get("store: exhausted", 0) + told.counts.get("store: in line", 0)
+def denials(result: Told) -> float:
+    """Return how often the store has denied a job."""
+    return result.counts.get("store: exhausted", 0) + result.counts.get("store: in line", 0)
 
 
 class Report:
     """
-    The table of a benchmark, as it grows.
+    The table of a benchmark, to which rows are added.
 
     Args:
-        footnotes: What the framework's rows and columns mean, besides what all floods have in common, which the page
-            docs/results/index.md has.
-        packages: Whose versions the docs tell.
-        heading: Of the page in the docs.
+        footnotes: The meaning of the framework's rows and columns. docs/results/index.md has that of all floods.
+        packages: The packages whose versions are in the docs.
+        heading: The heading of the page in the docs.
     """
 
     def __init__(
@@ -108,16 +107,16 @@ class Report:
         self._progress = Console(stderr=True, highlight=False, width=220 if not sys.stderr.isatty() else None)
 
     def run(self, rows: Iterable[Row], where: Servers) -> Iterator[tuple[Row, Told, Figures]]:
-        """Let those of *rows* happen that --only chooses, and yield what came of each, for `add`."""
+        """Run the rows that --only selects, and yield the result of each, for `add`."""
         for row in rows:
             if self._options.only in row.name:
-                told = run(row.flood, where)
-                yield row, told, figures(told)
+                result = run(row.flood, where)
+                yield row, result, figures(result)
 
     def add(self, kind: str, row: Row, found: Figures, cost: float | None = None) -> None:
         """
-        Judge a flood of *row* on the broker *kind*, and show it. *cost*: what must be the same for backlogs of any
-        size; the deliveries per job if it is not given.
+        Check a flood of *row* on the broker *kind*, and show it. *cost* must be the same for backlogs of any size.
+        Default: the deliveries per job.
         """
         wrong = [f"{kind}: {fault}" for fault in row.broken(found)]
         self._faults += wrong
@@ -132,13 +131,13 @@ class Report:
             )
 
     def say(self, line: str, *, fault: bool = False) -> None:
-        """A line below the table."""
+        """Add a line below the table."""
         self._progress.print(line)
         (self._faults if fault else self._lines).append(line)
 
     def finish(self) -> int:
-        """Print everything, and write it to where the options say; the exit code."""
-        if not self._options.quick:  # in a small backlog those whom the burst lets through at once weigh too much
+        """Print everything, write it to the files of the options, and return the exit code."""
+        if not self._options.quick:  # in a small backlog, the jobs that the burst admits at once have too much weight
             self._faults += self._uneven()
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 220)
         console.print(self._table)
@@ -156,7 +155,7 @@ class Report:
         return 1 if self._faults else 0
 
     def _uneven(self) -> list[str]:
-        """Backlogs of two sizes under one limit, whose costs per job differ by more than a tenth."""
+        """Return the limits for which the costs per job of two backlog sizes differ by more than a tenth."""
         return [
             f"{kind}: {limit.rate} burst {limit.burst}: what a job costs, {few:.2f} and {many:.2f}, differs by "
             "more than a tenth"

@@ -1,4 +1,4 @@
-"""What the rows of `tests/benchmarks/shares.py` come to: two tables, a picture, and the pages with them."""
+"""The report of the rows of `tests/benchmarks/shares.py`: two tables, a picture, and the page with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from support.reports.tables import about, table
 __all__ = ["EACH", "Figure", "beside", "by_workers", "options_given", "picture", "write"]
 
 EACH = 2
-"""Seconds of each point of the picture."""
+"""The seconds of each point of the picture."""
 
 _WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 380, 210, 40, 34, 26
 _COLOURS = ("#3274d9", "#e0752d", "#56a64b", "#c9a227", "#8f3bb8", "#2aa198", "#d6567d", "#7c8794")
 
 
 class Figure(NamedTuple):
-    """One figure of a row; *kept*: None if nothing is promised of it."""
+    """One figure of a row. *kept* is None if there is no promise for it."""
 
     what: str
     measured: str
@@ -34,7 +34,9 @@ Rows = Mapping[str, Mapping[str, Sequence[Figure]]]
 
 
 def by_workers(rows: Rows, workers: Sequence[str]) -> str:
-    """A line for each figure of each row, a column for each kind of workers. What was missed is bold."""
+    """
+    Return a table with a line for each figure of each row, and a column for each kind of workers. Missed aims are bold.
+    """
     lines: list[list[str]] = []
     for name, found in rows.items():
         figures = {each.what: each.asked for of in found.values() for each in of}
@@ -46,7 +48,7 @@ def by_workers(rows: Rows, workers: Sequence[str]) -> str:
 
 
 def beside(rows: Rows) -> str:
-    """A line for each way to do it."""
+    """Return a table with a line for each way."""
     titles = [each.what for found in rows.values() for of in found.values() for each in of if each.what != "the bound"]
     titles = list(dict.fromkeys(titles))
     lines = [
@@ -58,7 +60,9 @@ def beside(rows: Rows) -> str:
 
 
 def picture(panels: Mapping[str, Mapping[str, Sequence[int]]], rate: int) -> str:
-    """Each panel: what each tenant got, one upon the other, over time; the dashed line is the limit."""
+    """
+    Return an SVG in which each panel has the stacked service of each tenant over time. The dashed line is the limit.
+    """
     return grid(_WIDE, _HIGH, [_panel(title, service, rate) for title, service in panels.items()])
 
 
@@ -85,7 +89,7 @@ def _panel(title: str, service: Mapping[str, Sequence[int]], rate: int) -> Itera
 def write(
     folder: Path, rows: Rows, others: Rows, workers: Sequence[str], panels: Mapping[str, Any], rate: int, notes: str
 ) -> None:  # fmt: skip
-    """The page of this benchmark, and its picture."""
+    """Write the page of this benchmark, and its picture."""
     (folder / "shares.svg").write_text(picture(panels, rate), "utf-8")
     main, other = by_workers(rows, workers), beside(others)
     command = " ".join(["python", "tests/benchmarks/shares.py", *options_given()])
@@ -102,7 +106,7 @@ def write(
 
 
 def options_given() -> list[str]:
-    """As they were given, but for those that choose the rows of one of several runs."""
+    """Return the command line's options without those that select the rows of one of several runs."""
     given = sys.argv[1:]
     for option in ("--results", "--only", "--runs", "--way", "--workers"):
         if option in given:

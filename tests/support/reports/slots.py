@@ -1,4 +1,4 @@
-"""Slots and 429s on real workers of a framework, as rows of tables: a backlog, a kill, and an angry partner."""
+"""Slots and 429s on real workers of a framework as rows of tables: a backlog, a kill, and an angry partner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import wait_until
 __all__ = ["Row", "Scenario", "measure_429", "measure_backlog", "measure_kill", "report", "send_calls"]
 
 PAUSE = 10
-"""Seconds that the angry partner asks for."""
+"""The Retry-After of the angry partner, in seconds."""
 
 
 @dataclass
@@ -25,16 +25,16 @@ class Row:
     One line of a table.
 
     Attributes:
-        judged: Whether what is not good is a fault.
+        judged: Whether a figure that is not good is a fault.
     """
 
     name: str
     judged: bool = True
-    told: dict[str, str] = field(default_factory=dict[str, str])
+    figures: dict[str, str] = field(default_factory=dict[str, str])
     faults: list[str] = field(default_factory=list[str])
 
     def tell(self, what: str, figure: object, *, good: bool = True) -> None:
-        self.told[what] = str(figure)
+        self.figures[what] = str(figure)
         if self.judged and not good:
             self.faults.append(f"{self.name}: {what} {figure}")
 
@@ -50,7 +50,7 @@ class Scenario:
 
 
 def report(brokers: Iterable[Servers], scenarios: Sequence[Scenario], only: str) -> int:
-    """Let those happen whose name holds *only*, print a table for each title, and return the exit code."""
+    """Run the scenarios whose name has *only*, print a table for each title, and return the exit code."""
     faults = list[str]()
     tables: dict[str, list[Row]] = {}
     for where in brokers:
@@ -62,15 +62,15 @@ def report(brokers: Iterable[Servers], scenarios: Sequence[Scenario], only: str)
                 scenario.run(where, row)
             except AssertionError as error:
                 row.tell("gave up", error, good=False)
-            print(f"{row.name}: {row.told}", flush=True)
+            print(f"{row.name}: {row.figures}", flush=True)
             tables.setdefault(scenario.title, []).append(row)
             faults += row.faults
     shown: list[Table] = []
     for title, rows in tables.items():
-        columns = list(dict.fromkeys(what for row in rows for what in row.told))
+        columns = list(dict.fromkeys(what for row in rows for what in row.figures))
         shown.append(Table("", *columns, title=title))
         for row in rows:
-            shown[-1].add_row(row.name, *(row.told.get(what, "-") for what in columns))
+            shown[-1].add_row(row.name, *(row.figures.get(what, "-") for what in columns))
     return show(shown, faults, width=180)
 
 
@@ -78,10 +78,10 @@ def measure_backlog(
     row: Row, place: Any, bodies: Sequence[float], *, least_use: float = 0.0, most_deliveries: float = 1e9
 ) -> None:
     """
-    Jobs whose bodies last so long, all of which have been sent, on workers that are ready.
+    Measure jobs whose bodies take *bodies* seconds. All were sent, and the workers are ready.
 
-    Use is the bodies' own time, as a share of limit × time from the first start to the last end. Deliveries are how
-    often a job was taken off its queue.
+    Use is the sum of the bodies' times, as a share of the limit × the time from the first start to the last end.
+    Deliveries are how often a job was taken from its queue.
     """
     jobs, amount = len(bodies), place.slots.amount
     place.until_ended(jobs, timeout=60 + 5 * sum(bodies) / amount)
@@ -101,16 +101,16 @@ def measure_backlog(
 
 def measure_kill(row: Row, place: Any, doomed: Callable[[], Any], others: Callable[[], Any]) -> None:
     """
-    Workers that hold four of eight slots are killed on a busy key: when do the others have all eight?
+    Kill workers that hold four of eight slots of a busy key, and measure when the others have all eight.
 
     Args:
-        doomed, others: Start four bodies' worth of workers, and twelve.
+        doomed, others: Start workers for four bodies, and for twelve.
     """
     lease = place.slots.lease
     for n in range(4):
         place.work(f"doomed-{n}", 600)
     victims = doomed()
-    wait_until(lambda: len(place.events()) == 4, description="they hold four slots")
+    wait_until(lambda: len(place.events()) == 4, description="the workers hold four slots")
     processes = [event.more for event in place.events()]
     for n in range(400):
         place.work(n, 0.2)
@@ -119,13 +119,13 @@ def measure_kill(row: Row, place: Any, doomed: Callable[[], Any], others: Callab
     victims.kill()
     killed_us = place.now_us()
     until_us = killed_us + round((lease + 5) * 1_000_000)
-    if row.judged:  # what loses the slots for ever would take for ever
+    if row.judged:  # others may lose the slots permanently, and would never end
         place.until_ended(400, timeout=300)
-    wait_until(lambda: place.now_us() > until_us, description="the key has been watched for long enough")
-    # Those that the killed workers ran may be delivered again, and hold slots: they count like any.
+    wait_until(lambda: place.now_us() > until_us, description="the key was observed for long enough")
+    # Jobs of the killed workers may be redelivered and hold slots: they count like any other.
     held = Happened(place.events(), {}, 0, "", [])
-    instants, at_once = held.at_once(dict.fromkeys(processes, killed_us))
-    full = next((at for at, count in zip(instants, at_once, strict=True) if at > killed_us and count >= 8), None)
+    times, at_once = held.at_once(dict.fromkeys(processes, killed_us))
+    full = next((at for at, count in zip(times, at_once, strict=True) if at > killed_us and count >= 8), None)
     after = "never" if full is None else f"{(full - killed_us) / 1e6:.1f} s"
     row.tell("most at once", max(at_once), good=max(at_once) <= 8)
     row.tell(f"all 8 in use again after, lease {lease:g} s", after, good=full is not None
@@ -134,12 +134,12 @@ def measure_kill(row: Row, place: Any, doomed: Callable[[], Any], others: Callab
 
 def measure_429(row: Row, place: Any, jobs: int, *, rate: int, threads: int, beyond: float) -> None:
     """
-    A partner that answers 429 at full flood, from a call on, to jobs of the key "one" that have all been sent; half as
-    many are of the key "other".
+    Measure jobs of the key "one" whose partner answers 429 from a call on, in a full flood. All were sent, and half as
+    many have the key "other".
 
     Args:
-        threads: How many bodies the workers run at once: so many may call once more.
-        beyond: The rate may be exceeded by so many calls after the pause.
+        threads: How many bodies the workers run at once, which may each make another call.
+        beyond: By how many calls the rate may be exceeded after the pause.
     """
     place.until_ended(jobs + jobs // 2, timeout=300)
     one, other = place.partner.told("one"), place.partner.told("other")
@@ -165,7 +165,7 @@ def measure_429(row: Row, place: Any, jobs: int, *, rate: int, threads: int, bey
 
 
 def send_calls(place: Any, jobs: int, from_call: int) -> None:
-    """Send what `measure_429` waits for, to a partner that is angry from that call on."""
+    """Send the jobs that `measure_429` waits for, to a partner that is angry from call *from_call* on."""
     place.partner.be_angry("one", PAUSE, from_call=from_call)
     for n in range(jobs):
         place.call(f"a{n}", "one")

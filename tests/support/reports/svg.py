@@ -1,4 +1,4 @@
-"""The frame that all of the project's charts have, and terminals as pictures."""
+"""The common frame of the project's charts, and pictures of terminals."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ text{font:12px sans-serif;fill:#333}.h{font-weight:bold}.g{stroke:#8886;stroke-w
 
 
 def picture(wide: int, high: int, drawn: Iterable[str]) -> str:
-    """An SVG of this size with the elements *drawn*."""
+    """Return an SVG of this size with the elements *drawn*."""
     begin = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}"><style>{_STYLE}</style>'
     return "\n".join([begin, *drawn, "</svg>", ""])
 
 
 def grid(wide: int, high: int, panels: Sequence[Iterable[str]]) -> str:
-    """An SVG of *panels* of this size, two in a row."""
+    """Return an SVG of *panels* of this size, two in a row."""
     drawn: list[str] = []
     for number, panel in enumerate(panels):
         drawn += [f'<g transform="translate({number % 2 * wide},{number // 2 * high})">', *panel, "</g>"]
@@ -33,7 +33,7 @@ def grid(wide: int, high: int, panels: Sequence[Iterable[str]]) -> str:
 
 
 def terminal(title: str, id: str, width: int, show: Callable[[Console], object]) -> str:
-    """What *show* prints on a terminal of that width. The picture names no font of another host."""
+    """Return a picture of what *show* prints on a terminal of that width. The picture has no font of another host."""
     own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     with Path(os.devnull).open("w") as nowhere:
         console = Console(width=width, record=True, file=nowhere, force_terminal=True, highlight=False)

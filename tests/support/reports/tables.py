@@ -1,4 +1,4 @@
-"""What benchmarks print: Markdown tables, medians with their spread, promises, and where it was measured."""
+"""The output of benchmarks: Markdown tables, medians with their spread, promises, and the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from importlib import metadata
 __all__ = ["PROMISES", "Promise", "about", "page", "print_results", "promises", "ratios", "spread", "table"]
 
 PROMISES = ("measured by", "what", "measured", "asked for", "kept")
-"""The titles of the table that `tests/benchmarks/page.py` gathers from all commands."""
+"""The titles of the table that `tests/benchmarks/page.py` collects from all commands."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Promise:
     One line of the summary.
 
     Attributes:
-        kept: None: nothing was asked for, or there was nothing to measure.
+        kept: None if there is no promise, or no measurement.
     """
 
     what: str
@@ -33,31 +33,31 @@ class Promise:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; all columns but the first, and one called "what", are numbers, and stand to the right."""
+    """Return a Markdown table. The first column and a column named "what" are text; the others are right-aligned."""
     lines = [titles, [":--", *(":--" if title == "what" else "--:" for title in titles[1:])], *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def promises(script: str, kept: Iterable[Promise]) -> str:
-    """The table of what *script* was to show."""
+    """Return the table of the promises of *script*."""
     words = {True: "yes", False: "NO", None: "-"}
     return table(PROMISES, [(script, each.what, each.measured, each.asked, words[each.kept]) for each in kept])
 
 
 def print_results(script: str, head: str, parts: Sequence[str], kept: Iterable[Promise]) -> int:
-    """Print what *script* measured, and what it was to show; return its exit code."""
+    """Print the measurements and the promises of *script*. Return its exit code."""
     found = list(kept)
     print(f"{head}\n", *(f"{part}\n" for part in parts), promises(script, found), sep="\n")
     return 1 if any(each.kept is False for each in found) else 0
 
 
 def ratios(values: Sequence[float], bases: Sequence[float]) -> list[float]:
-    """Of each round: its value, as a multiple of the same round's base."""
+    """Return the value of each round as a multiple of the same round's base."""
     return [value / base for value, base in zip(values, bases, strict=True)]
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """The median, and between which values the middle half lies; least and most of fewer than four."""
+    """Return the median, and the quartiles; for fewer than four values, the minimum and maximum."""
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     low, high = min(values), max(values)
@@ -74,7 +74,10 @@ def page(
     notes: str,
     verdict: Sequence[str],
 ) -> str:
-    """A page of docs/results with one table, which the command that runs now prints; *notes* wrap by two blanks."""
+    """
+    Return a page of docs/results with one table, as the output of this command. Continued lines of *notes* begin with
+    two blanks.
+    """
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
     lines = [
         f"# {heading}",
@@ -93,11 +96,14 @@ def page(
 
 
 def about(*packages: str, servers: Sequence[str] = ()) -> str:
-    """Versions and machine, in one line."""
+    """Return the versions and the machine, in one line."""
     found = {name: version_of(name) for name in packages}
-    told = [f"Python {platform.python_version()}", *(f"{name} {version}" for name, version in found.items() if version)]
+    shown = [
+        f"Python {platform.python_version()}",
+        *(f"{name} {version}" for name, version in found.items() if version),
+    ]
     where = f"{os.cpu_count()} cores of {platform.system()} {platform.machine()}"
-    return f"{', '.join([*told, *servers])}, on {where}: read the ratios, not the times."
+    return f"{', '.join([*shown, *servers])}, on {where}: read the ratios, not the times."
 
 
 def version_of(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The jobs of `AdapterConformance` as RQ's functions; also the settings module of the suite's workers."""
+"""The jobs of `AdapterConformance` as RQ's functions, and the settings module of the suite's workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _seen() -> dict[str, Any]:
 
 
 def failed(job: Any, connection: Any, kind: type, error: BaseException, trace: Any) -> None:
-    """RQ's callback of a failure."""
+    """Record a failure. This is RQ's callback."""
     note_failure(*job.args)
 
 
@@ -44,7 +44,7 @@ for _kind in JOBS:
     globals()[_kind] = _make_job(_kind)
 
 if "TK_CONTRACT" in os.environ:
-    _told = json.loads(os.environ["TK_CONTRACT"])
+    _config = json.loads(os.environ["TK_CONTRACT"])
     logging.basicConfig(level=logging.INFO)
-    _settings = settings_from(_told)
-    configure(_settings.limiter(_told["store"]), **_settings.options())
+    _settings = settings_from(_config)
+    configure(_settings.limiter(_config["store"]), **_settings.options())

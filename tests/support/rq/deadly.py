@@ -1,9 +1,9 @@
 """
-A settings module whose processes die at chosen instants, once; $TK_DEADLY says at which.
+A settings module with which one process dies at the point that $TK_DEADLY names.
 
-"asking": a process that has asked, and was denied, dies before it can put the job back. "denied": it
-dies when the job has been put back, before it has said that it is done. "popped": the worker dies when it
-has taken a job, before it asks.
+"asking": a process dies after its request was denied, before it requeues the job. "denied": it dies after it has
+requeued the job, before it reports that it is done. "popped": the worker dies after it has taken a job, before its
+request.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class _Deadly(Limiter):
 
 
 def _exit(code: int) -> None:
-    """How a work-horse ends, whatever it did."""
+    """Exit as a work-horse does, but die before."""
     _die()
-    _exit_as_it_is(code)
+    _original_exit(code)
 
 
 def _options_of(*args: Any) -> Any:
     _die()
-    return _options_as_they_are(*args)
+    return _original_options_of(*args)
 
 
-_options_as_they_are = throttlekit_rq._worker.options_of
+_original_options_of = throttlekit_rq._worker.options_of
 if _WHEN == "popped":
     throttlekit_rq._worker.options_of = _options_of
-_exit_as_it_is = os._exit
+_original_exit = os._exit
 if _WHEN == "denied":
     os._exit = _exit  # type: ignore[assignment]
 configure(_Deadly(_STORE))

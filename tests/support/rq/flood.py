@@ -1,4 +1,4 @@
-"""Floods on RQ: `support.flood.run` with `rq worker` processes of any kinds."""
+"""Floods on RQ: `support.flood.run` with `rq worker` processes of any kind."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RqFlood(Flood):
     A flood on RQ.
 
     Attributes:
-        kinds: A worker for each: its class, and "+scheduler" to run RQ's scheduler beside it.
-        wakes: Whether `throttlekit wake` runs beside them.
+        kinds: The class of each worker, with "+scheduler" to run RQ's scheduler too.
+        wakes: Whether `throttlekit wake` runs too.
     """
 
     kinds: tuple[str, ...] = (OURS, OURS)
@@ -42,7 +42,7 @@ class RqFlood(Flood):
 
 
 class _Sender:
-    """The producer, and the harness's view of RQ."""
+    """The producer, which also reads RQ's state."""
 
     def __init__(self, flood: RqFlood, where: Servers, queue: str) -> None:
         self._redis: Any = redis.Redis.from_url(where.broker_url)
@@ -72,7 +72,7 @@ class _Sender:
         self._commands = self._count()
 
     def purge(self) -> None:
-        """Delete what is in the queue or waits for its instant."""
+        """Delete the jobs that are in the queue or scheduled."""
         self._queue.empty()
         waiting = self._queue.scheduled_job_registry.get_job_ids()
         for some in batches(Job.fetch_many(waiting, connection=self._redis)):
@@ -88,7 +88,7 @@ class _Sender:
         queue = self._queue
         registries = queue.scheduled_job_registry, queue.started_job_registry, queue.failed_job_registry
         left = {*queue.get_job_ids(), *queue.intermediate_queue.get_job_ids()}
-        # One whose worker was killed as it began is in two of them.
+        # A job whose worker was killed when it began is in two of them.
         return len(left.union(*(registry.get_job_ids() for registry in registries)))
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class _Sender:
 
 
 class RqFlooding(Flooding):
-    """A flood on RQ under way."""
+    """A running flood on RQ."""
 
     flood: RqFlood
     ready = "*** Listening on"
@@ -118,28 +118,30 @@ class RqFlooding(Flooding):
         )
 
     def extra(self, kind: str) -> Fleet:
-        """One more worker, beside the others; it works when this returns."""
+        """Start another worker, and return it when it is ready."""
         fleet = Fleet([rq_worker(self.url, self.queue, kind=kind, options=["-c", _SETTINGS])], self._environment)
-        # Before it listens a SIGTERM would leave its scheduler's lock behind, for a minute.
-        wait_until(lambda: self.ready in fleet.log(), description="one more worker is ready")
+        # Before it listens, a SIGTERM would leave its scheduler's lock for a minute.
+        wait_until(lambda: self.ready in fleet.log(), description="another worker is ready")
         return fleet
 
     def bury(self) -> None:
-        """RQ keeps no watch on dead workers that a flood would see."""
+        """Do nothing: RQ's state of dead workers does not affect a flood."""
 
     def unlock(self) -> None:
-        """RQ's schedulers are gone: do as if the minute had passed after which their locks expire."""
+        """Delete the locks of ended schedulers, which otherwise expire after a minute."""
         with redis.Redis.from_url(self.url) as client:
             client.delete(f"rq:scheduler-lock:{self.queue}")
 
     def idle(self) -> bool:
-        """Whether no job waits in the queue or for its instant."""
+        """Return whether no job is in the queue or scheduled."""
         with redis.Redis.from_url(self.url) as client:
             waiting = client.llen(f"rq:queue:{self.queue}"), client.zcard(f"rq:scheduled:{self.queue}")
         return not any(waiting)
 
     def orphans(self) -> set[str]:
-        """The jobs that stand in RQ's intermediate queue and in no worker's hands, or that RQ has failed for that."""
+        """
+        Return the jobs in RQ's intermediate queue that no worker runs, and those that RQ marked as failed for that.
+        """
         with redis.Redis.from_url(self.url) as client:
             queue = Queue(self.queue, connection=client)
             waiting = queue.intermediate_queue.get_job_ids()

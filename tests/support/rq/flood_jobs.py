@@ -1,7 +1,7 @@
 """
-What the worker processes of a flood on RQ run, told by $TK_FLOOD; also their settings module.
+The jobs of the worker processes of a flood on RQ, and their settings module, configured by $TK_FLOOD.
 
-As `support.flood.jobs` it records, besides the starts, each grant with the store's own instant and state.
+As in `support.flood.jobs`, each start is recorded, and each grant with the store's time and state.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ configure(
 
 
 def job(index: str, account: str = "one") -> None:
-    """A job that brings its limits with it."""
+    """A job that carries its limits."""
     _record.count("deliveries")
     _record.run(index, _flood["body"])
 
 
 def naive(index: str, account: str = "one") -> None:
     """
-    "Time to one token, plus up to a second", as one would write it: a job that is denied enqueues
-    another of its kind for then, and ends.
+    A simple limiter: a denied job enqueues a copy of itself, with a delay of the time to one token plus up to a second,
+    and ends.
     """
     limit = _flood["actors"]["job"][0]
     _record.count("deliveries")

@@ -1,4 +1,4 @@
-"""What the tests of the RQ adapter share: a Redis with a queue, workers in this process, and RQ's own scheduler."""
+"""Helpers for tests of the RQ adapter: a Redis with a queue, workers in this process, and RQ's scheduler."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from throttlekit_rq import (
 __all__ = ["FORKING", "IN_PROCESS", "QUIET", "OwnSpawnWorker", "Site"]
 
 QUIET = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # RQ's own, see `Site.close`
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # the same, when the collector runs
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # from RQ: see `Site.close`
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # the same, in the garbage collector
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 """The marks of modules that run RQ's workers in this process."""
@@ -45,15 +45,14 @@ FORKING: dict[str, Any] = {
 
 
 class OwnSpawnWorker(SpawnWorker):
-    """A user's own class of workers."""
+    """A user's class of workers."""
 
 
 class Site:
     """
-    One Redis database, with a queue, a limiter that shares it, and workers of one kind.
+    One Redis database with a queue, a limiter that uses the same database, and workers of one kind.
 
-    A limit is `shut` by taking all that it has, and `opened` by forgetting what it counted: what a
-    denial does can then be looked at while it lasts.
+    `shut` uses up a limit, and `open` resets it, so that a test can check the state of denied jobs.
     """
 
     def __init__(self, url: str, kind: str) -> None:
@@ -72,17 +71,17 @@ class Site:
         self.connection.close()
         self.connection.connection_pool.disconnect()
         with warnings.catch_warnings():
-            # RQ leaves an event loop and a socket or two for the collector to find.
+            # RQ leaves an event loop and some sockets to the garbage collector.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
 
     def shut(self, *limits: Limit, **options: Any) -> None:
-        """Nothing more passes under *limits*."""
+        """Use up *limits*, so that no job is admitted."""
         for limit in limits:
             assert self.limiter.acquire(limit, cost=limit.burst, **options).allowed
 
     def open(self, *limits: Limit, **options: Any) -> None:
-        """Every job passes again, and denied ones are due at once."""
+        """Reset *limits*, so that jobs are admitted, and make denied jobs due at once."""
         self.limiter.reset(*limits, **options)
         self.make_due()
 
@@ -92,7 +91,7 @@ class Site:
             self.connection.zadd(key, {job_id: time.time() - 2}, xx=True)
 
     def work(self, *queues: str, worker: Any = None, **options: Any) -> Any:
-        """A worker does all that there is to do, and ends. For a stock one RQ's scheduler runs beside it."""
+        """Run a worker until no job is left. For a stock worker, RQ's scheduler runs first."""
         if not self.ours:
             self.tick(*queues)
         kinds = {**IN_PROCESS, **FORKING}
@@ -102,14 +101,14 @@ class Site:
         return worker
 
     def run(self, worker: Any, *, burst: bool | None = None, **options: Any) -> None:
-        """*worker* alone, without a scheduler beside it; until nothing is left, if nothing else ends it."""
-        # Its channel for commands: giving it up takes RQ a second, each other time.
+        """Run *worker* without a scheduler, by default until no job is left."""
+        # The channel for commands: RQ often takes a second to close it.
         worker.subscribe = worker.unsubscribe = lambda: None
         with _own_signals():
             worker.work(burst=not options if burst is None else burst, logging_level="WARNING", **options)
 
     def tick(self, *queues: str) -> None:
-        """RQ's scheduler looks, and keeps the queues' locks."""
+        """Run RQ's scheduler once. It keeps the queues' locks."""
         if self._scheduler is None:
             self._scheduler = RQScheduler(list(queues) or [self.queue.name], connection=self.connection)
             assert self._scheduler.acquire_locks()
@@ -117,7 +116,7 @@ class Site:
 
     @property
     def noted(self) -> list[str]:
-        """What jobs have noted, in order."""
+        """What jobs have recorded, in order."""
         return [entry.decode() for entry in self.connection.lrange("noted", 0, -1)]
 
     def fetch(self, job: Any) -> Any:
@@ -128,7 +127,7 @@ class Site:
         return found
 
     def deferrals_left(self) -> list[str]:
-        """Keys and fields that denials have left behind."""
+        """Return the keys and fields that denials have left."""
         left = [key for key in ("rq:queue:work:intermediate", "rq:wip:work") if self.connection.exists(key)]
         for key in self.connection.scan_iter("rq:job:*"):
             if self.connection.type(key) == b"hash" and self.connection.hexists(key, "throttlekit"):
@@ -138,7 +137,7 @@ class Site:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """RQ's workers leave their signal handlers behind."""
+    """Restore the signal handlers, which RQ's workers do not."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     try:
         yield

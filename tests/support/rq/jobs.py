@@ -1,4 +1,4 @@
-"""What the jobs of RQ's tests do: they note what happened in a list of the Redis that they came from."""
+"""The jobs of RQ's tests, which record what happened in a list of their queue's Redis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOT = Concurrency("slot", 1, lease=60)
 
 
 def note(what: Any) -> None:
-    """Write down that *what* happened."""
+    """Record *what*."""
     job: Any = get_current_job()
     job.connection.rpush("noted", str(what))
 
@@ -59,7 +59,7 @@ def lively(what: Any = "ran") -> str:
 
 
 def notes_slots() -> None:
-    """Note of which limits the job holds a slot."""
+    """Record of which limits the job holds a slot."""
     decision = current().decision
     note([each.limit.name for each in decision.leases] if decision is not None else None)
 
@@ -69,7 +69,7 @@ def ran_for(*, account: str, number: int) -> None:
 
 
 def refused_for(*, account: str, number: int) -> None:
-    """The partner has refused the key for an hour."""
+    """Raise a 429 of an hour for the key."""
     raise RateLimited(3600, limit="keyed")
 
 
@@ -78,14 +78,14 @@ def settles(*, most: int, actual: int) -> None:
 
 
 def until_told() -> None:
-    """Runs until the test says so."""
+    """Run until the test sets the key "told"."""
     note("begun")
     job: Any = get_current_job()
-    wait_until(lambda: job.connection.exists("told"), description="the test says so")
+    wait_until(lambda: job.connection.exists("told"), description="the test has set the key")
 
 
 def settles_before_another(*, most: int, actual: int) -> None:
-    """Another job of the limit is denied in another worker while this one runs; then it settles."""
+    """Settle after another job of the limit was denied in another worker."""
     job: Any = get_current_job()
     queue = ThrottledQueue("work", connection=job.connection)
     another = queue.enqueue(settles, kwargs={"most": most, "actual": actual}, throttle=[TOKENS], job_id="another")
@@ -99,17 +99,17 @@ async def settles_async(*, most: int, actual: int) -> None:
 
 
 def calls_hourly(what: Any) -> str:
-    """A job of no limit whose body calls a function that has one."""
+    """A job without limits whose body calls a function with a limit."""
     return hourly(what)
 
 
 def fails(what: Any = "failed") -> None:
     note(what)
-    raise RuntimeError("as the test wants it")
+    raise RuntimeError("raised by the test")
 
 
 def hears_429(what: Any = "called", times: int = 1) -> str:
-    """Call a partner that answers 429 so often, and asks for ten minutes."""
+    """Call a partner that answers the first *times* calls with a 429 of ten minutes."""
     note(what)
     job: Any = get_current_job()
     if job.connection.incr(f"heard:{job.id}") <= times:
@@ -127,7 +127,7 @@ def hears_429_of_slot(what: Any = "called") -> str:
 
 
 def comes_again(what: Any, most: int) -> Any:
-    """Ask for another run, as RQ lets a job do, until there have been *most* asked for."""
+    """Return `Retry` to run again, until the job has run again *most* times."""
     job: Any = get_current_job()
     note(what)
     return "done" if (job.number_of_retries or 0) >= most else Retry(max=most)
@@ -140,7 +140,7 @@ def sleeps(seconds: float, what: Any = "ran") -> None:
 
 
 def dies(what: Any = "died") -> None:
-    """Take its own process down, as the kernel does when memory runs out."""
+    """Kill its own process, as the kernel does when memory runs out."""
     note(what)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -154,7 +154,7 @@ def failed(job: Any, connection: Any, kind: type, error: BaseException, trace: A
 
 
 class Account:
-    """Something whose methods are jobs."""
+    """A class whose methods are jobs."""
 
     def __init__(self, name: str) -> None:
         self.name = name

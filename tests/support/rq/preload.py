@@ -1,4 +1,4 @@
-"""A settings module that imports what jobs need, so that a work-horse finds it there."""
+"""A settings module that imports the jobs' modules, so that a work-horse need not."""
 
 from __future__ import annotations
 

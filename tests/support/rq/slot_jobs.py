@@ -1,7 +1,7 @@
 """
-What the workers of `support.rq.slots` run: jobs that hold a slot, and jobs that call an angry partner.
+The jobs of the workers of `support.rq.slots`: some hold a slot, and some call an angry partner.
 
-It is their settings module as well.
+This is also their settings module.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from throttlekit_rq import configure
 
 __all__ = ["call", "work", "work_async"]
 
-_slots, _told = settings()
-_record = SlotRecord(_told["record_url"])
+_slots, _config = settings()
+_record = SlotRecord(_config["record_url"])
 
 
-configure(Limiter(_told["store_url"], plugins=[Deferrals(_record.count)]), max_wait=_slots.max_wait)
+configure(Limiter(_config["store_url"], plugins=[Deferrals(_record.count)]), max_wait=_slots.max_wait)
 
 
 def work(index: str, seconds: float) -> None:
-    """Hold a slot for so long, and say when."""
+    """Hold a slot for *seconds*, and record when."""
     _record.count("deliveries")
     _record.hold(index, seconds)
 

@@ -27,7 +27,10 @@ _JOBS = "support.rq.slot_jobs"
 
 
 class RqSlotting(Slotting):
-    """Workers, and what they write down, step by step. *base* is a Redis of its own, *store* another for the limits."""
+    """
+    Workers and their records, for tests that control them step by step. *base* is a separate Redis, and *store* another
+    one for the limits.
+    """
 
     ready = "*** Listening on"
 
@@ -52,7 +55,7 @@ class RqSlotting(Slotting):
         return self.queue.enqueue(f"{_JOBS}.call", throttle=[self.slots.partner], kwargs=kwargs)
 
     def start(self, *kinds: str) -> Fleet:
-        """Workers of the configured kinds, or of these, ready for work."""
+        """Start workers of *kinds*, by default the configured ones, and return them when they are ready."""
         kinds = kinds or tuple(self.slots.kinds)
         commands = [rq_worker(self._url, self.queue_name, kind=kind, options=["-c", _JOBS]) for kind in kinds]
         fleet = Fleet(commands, self._environment)

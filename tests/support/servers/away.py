@@ -1,4 +1,4 @@
-"""A store that gives no answer to questions."""
+"""A store that does not decide."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Away"]
 
 class Away(Passing):
     """
-    A store that is away: it gives no answer to a question, and passes all other calls on.
+    A store that is unavailable for decisions, and delegates all other calls.
 
     Attributes:
-        is_away: Set it to False, and the store answers.
-        asked: How many questions it was sent.
+        is_away: Set it to False to make the store decide.
+        asked: How many decisions were requested.
     """
 
     def __init__(self, inner: Store | None = None) -> None:

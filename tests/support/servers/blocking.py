@@ -1,4 +1,4 @@
-"""An `AsyncLimiter` behind the face of a `Limiter`, so that one test is for both."""
+"""An `AsyncLimiter` with the interface of a `Limiter`, so that one test is for both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Blocking:
 
 @contextlib.contextmanager
 def either(kind: str, *args: Any, **options: Any) -> Iterator[Limiter]:
-    """A limiter of *kind*, "sync" or "async", that blocks either way; closed in the end."""
+    """A blocking limiter of *kind*, "sync" or "async", which is closed at the end."""
     if kind == "sync":
         with contextlib.closing(Limiter(*args, **options)) as limiter:
             yield limiter

@@ -1,4 +1,4 @@
-"""Certificates of the tests' own, for a Redis with TLS."""
+"""Certificates for a Redis with TLS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["self_signed"]
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key. Skips the test if the Redis is built without TLS."""
+    """Return a self-signed certificate for 127.0.0.1 and its key. Skips the test if the Redis has no TLS."""
     check_tls(redis_binary())
     if shutil.which("openssl") is None:
         raise ServerMissing("no openssl: install it, for the tests of TLS")

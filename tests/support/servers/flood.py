@@ -1,4 +1,4 @@
-"""Where a flood happens: a broker of its own, a Redis of its own, and the producer's view of both."""
+"""The servers of a flood: a separate broker, a separate Redis, and a producer that reads their state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEARTBEATS = "dramatiq:__heartbeats__"
 
 @dataclass(frozen=True)
 class Servers:
-    """A broker, and another Redis for the record (database 2) and, if they have no store of their own, the limits."""
+    """A broker, and another Redis for the record (database 2) and, unless they have another store, for the limits."""
 
     kind: Kind
     broker_url: str
@@ -40,20 +40,20 @@ class Servers:
 
 @contextlib.contextmanager
 def servers(kind: Kind) -> Iterator[Servers]:
-    """Fresh servers for any number of floods, one after the other."""
+    """New servers for any number of floods, one after the other."""
     with redis_server() as base, redis_server() if kind == "redis" else rabbitmq_server() as broker_url:
         yield Servers(kind, broker_url, base)
 
 
 def batches(things: Iterable[_T]) -> Iterator[list[_T]]:
-    """*things*, a thousand at a time."""
+    """Yield *things* in lists of a thousand."""
     left = iter(things)
     while some := list(islice(left, _BATCH)):
         yield some
 
 
 def publish(url: str, queue: str, messages: Iterable[tuple[bytes, pika.BasicProperties]]) -> None:
-    """Publish to a queue of RabbitMQ, unconfirmed; all of them are there when this returns."""
+    """Publish to a queue of RabbitMQ, unconfirmed. All messages are in the queue when this returns."""
     with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
         channel = connection.channel()
         for body, properties in messages:
@@ -61,7 +61,7 @@ def publish(url: str, queue: str, messages: Iterable[tuple[bytes, pika.BasicProp
 
 
 class Sender:
-    """The producer, and the harness's view of the broker: one queue, in a process without the limiter."""
+    """The producer of one queue, in a process without the limiter, which also reads the broker's state."""
 
     def __init__(self, where: Servers, queue: str) -> None:
         self._queue, self._url = queue, where.broker_url
@@ -76,13 +76,13 @@ class Sender:
         self._sent = 0
 
     def send(self, actor: str, index: str, account: str = "one", *, expires: int | None = None) -> None:
-        """Send one job to *actor*, that expires after so many seconds."""
+        """Send one job to *actor*, which expires after *expires* seconds."""
         options = {} if expires is None else {"max_age": 1000 * expires}
         self._broker.enqueue(dramatiq.Message(self._queue, actor, (index, account), {}, options))
         self._sent += 1
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
-        """Send a job for each actor and index, laid down in batches as Dramatiq's brokers do one by one."""
+        """Send a job for each actor and index, in batches, in the format of Dramatiq's brokers."""
         messages = (dramatiq.Message(self._queue, actor, (index, "one"), {}, {}) for actor, index in jobs)
         if self._redis is None:
             properties = pika.BasicProperties(delivery_mode=2)
@@ -99,20 +99,20 @@ class Sender:
                     pipe.execute()
 
     def purge(self) -> None:
-        """Drop what is in the broker, and in no worker's hands."""
+        """Delete the messages in the broker that no worker holds."""
         self._broker.flush(self._queue)
 
     def hearts(self) -> set[bytes]:
-        """Whoever has asked this broker for anything so far; empty for RabbitMQ, which knows who is there."""
+        """Return the workers that have used this broker. Empty for RabbitMQ, which knows its connections."""
         return set(self._redis.zrange(_HEARTBEATS, 0, -1)) if self._redis is not None else set()
 
     def bury(self, hearts: set[bytes]) -> None:
-        """Their processes are dead: do as if the minute had passed after which Dramatiq takes them for it."""
+        """Let Dramatiq detect at once that these workers are dead, and not only after a minute."""
         if hearts:
             self._redis.zadd(_HEARTBEATS, dict.fromkeys(hearts, 0), xx=True)
 
     def commands(self) -> int | None:
-        """The workers' scripts, one a command, on a broker that is a Redis."""
+        """Return how many scripts the workers have run on the broker's Redis, one per command. None for RabbitMQ."""
         if self._redis is None:
             return None
         stats = self._redis.info("commandstats")
@@ -125,7 +125,7 @@ class Sender:
             return sum(self._redis.hlen(name) for name in names)
         with contextlib.suppress(pika.exceptions.AMQPError):
             return sum(self._broker.get_queue_message_counts(self._queue))
-        # The broker has been restarted since.
+        # The broker was restarted.
         del self._broker.connection
         return sum(self._broker.get_queue_message_counts(self._queue))
 

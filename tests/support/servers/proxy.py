@@ -1,4 +1,4 @@
-"""A TCP proxy that a test can cut, and slow down."""
+"""A TCP proxy whose connections a test can break and delay."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Proxy"]
 
 class Proxy:
     """
-    Passes connections on to *port* of this machine, until they are cut. Use it in a `with` block.
+    Forwards connections to *port* of this machine, until they are cut. Use it in a `with` block.
 
     Attributes:
-        delay: Seconds that each answer is held back.
+        delay: By how many seconds each reply is delayed.
     """
 
     def __init__(self, port: int) -> None:
@@ -28,11 +28,11 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many were made since it was cut."""
+        """How many connections were made since the last `cut`."""
         return len(self._open) // 2
 
     def cut(self) -> None:
-        """Break every connection that is open now; new ones are passed on."""
+        """Break every open connection. New connections are forwarded."""
         sockets, self._open = self._open, []
         for each in sockets:
             with contextlib.suppress(OSError):
@@ -51,17 +51,17 @@ class Proxy:
                 near, _ = self._listener.accept()
                 try:
                     far = socket.create_connection(("127.0.0.1", self._target))
-                except OSError:  # nobody is there
+                except OSError:  # no server listens
                     near.close()
                     continue
                 self._open += [near, far]
-                for source, sink, answers in ((near, far, False), (far, near, True)):
-                    threading.Thread(target=self._pass_on, args=(source, sink, answers), daemon=True).start()
+                for source, sink, replies in ((near, far, False), (far, near, True)):
+                    threading.Thread(target=self._forward, args=(source, sink, replies), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
-                if answers and self.delay:
+                if replies and self.delay:
                     time.sleep(self.delay)
                 sink.sendall(data)
         _close(source, sink)

@@ -1,4 +1,4 @@
-"""A Redis, its replica, and a Sentinel that lets the one take over from the other."""
+"""A Redis, its replica, and a Sentinel that makes the replica the master after a failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SERVICE = "limits"
 
 @dataclass
 class Watched:
-    """Two servers and the Sentinel that watches them."""
+    """Two servers, and the Sentinel that monitors them."""
 
     master: RedisProcess
     replica: RedisProcess
@@ -35,8 +35,10 @@ class Watched:
         return f"redis+sentinel://127.0.0.1:{self.port}/{_SERVICE}/0"
 
     def fail_over(self) -> float:
-        """Kill the master, and return when its replica has taken over; by how many seconds that was behind."""
-        # Replication on one machine takes less than a millisecond: a lag is made, by holding up the replica.
+        """
+        Kill the master, and wait until its replica has taken over. Return how many seconds the replica was behind.
+        """
+        # Replication on one machine takes less than a millisecond, so the replica is stopped to create a lag.
         began = time.monotonic()
         self.replica.hang()
         wait_until(lambda: time.monotonic() - began > 0.2, description="the replica is behind")
@@ -55,7 +57,7 @@ class Watched:
 
 @contextlib.contextmanager
 def watched() -> Iterator[Watched]:
-    """A master, a replica that follows it, and a Sentinel that has seen both. Takes some two seconds."""
+    """A master, its replica, and a Sentinel that knows both. It takes about two seconds."""
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(contextlib.closing(RedisProcess()))
         master.start()
@@ -76,8 +78,8 @@ def watched() -> Iterator[Watched]:
 
         def ready() -> bool:
             with contextlib.suppress(redis.RedisError):
-                told: Any = sentinel.execute_command("SENTINEL REPLICAS", _SERVICE)
-                return bool(told) and replica.client.info("replication")["master_link_status"] == "up"
+                replicas: Any = sentinel.execute_command("SENTINEL REPLICAS", _SERVICE)
+                return bool(replicas) and replica.client.info("replication")["master_link_status"] == "up"
             return False
 
         wait_until(ready, description="the Sentinel knows both")
@@ -87,8 +89,8 @@ def watched() -> Iterator[Watched]:
 @contextlib.contextmanager
 def guarded(certificate: Path, key: Path) -> Iterator[int]:
     """
-    A master and its Sentinel that speak TLS alone; yields the Sentinel's port. The password of the one is "master",
-    of the other "sentinel", and "watcher" for its user watcher.
+    A master and its Sentinel that accept only TLS. Yields the Sentinel's port. The master's password is "master", and
+    the Sentinel's is "sentinel", or "watcher" for its user watcher.
     """
     port, own = free_port(), free_port()
     tls = {"cert-file": certificate, "key-file": key, "ca-cert-file": certificate, "auth-clients": "no"}

@@ -35,7 +35,7 @@ PARTS = (
     "waitlist",
     *throttlekit_lua.ALGORITHMS.values(),
 )
-"""The files that those are composed of: none of them is a script."""
+"""The files that the scripts are composed of: none of them is a script."""
 
 
 class Slowest:
@@ -44,7 +44,7 @@ class Slowest:
 
     Attributes:
         ran: The names of all scripts that `of` has measured.
-        processor_us: The time of the processor that the server took for the commands of the last measurement.
+        processor_us: The CPU time that the server used for the commands of the last measurement.
     """
 
     def __init__(self, url: str) -> None:
@@ -59,8 +59,8 @@ class Slowest:
         codes = [*throttlekit_lua.ALGORITHMS]
         for verb in VERBS:
             for count in range(len(codes) + 1):
-                for those in combinations(codes, count):
-                    self._names[_sha(throttlekit_lua.read(verb, frozenset(those)))] = verb
+                for some_codes in combinations(codes, count):
+                    self._names[_sha(throttlekit_lua.read(verb, frozenset(some_codes)))] = verb
 
     def script(self, name: str, keys: list[str], args: list[Any]) -> object:
         """Run the script *name*, which is one file."""
@@ -73,8 +73,8 @@ class Slowest:
         """
         Return the microseconds of the slowest script of *act*, which gets what *prepare* returned.
 
-        On a busy machine a script may wait for the processor in the middle, which its SLOWLOG counts: the processor's
-        time of all commands counts where it is less.
+        On a busy machine a script may wait for the CPU, which its SLOWLOG includes: the CPU time of all commands is
+        returned if it is less.
         """
         commands = [(words, took) for words, took in self.commands(prepare, act) if words[0] in (b"EVAL", b"EVALSHA")]
         assert commands

@@ -1,4 +1,4 @@
-"""Stores for tests: they record what they are sent, deny as they are set to, or pass everything on."""
+"""Stores for tests, which record requests, deny as configured, or delegate everything."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "return_units", "wa
 
 
 def ask(store: Store, request: Request, now_us: int | None = None) -> Answer:
-    """What *store* answers to *request*."""
+    """Return the answer of *store* to *request*."""
     return store.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
 class Passing:
-    """A store that passes everything on to `inner`."""
+    """A store that delegates everything to `inner`."""
 
     inner: Store
 
@@ -62,7 +62,7 @@ class Passing:
 
 
 class Recording(Passing):
-    """A store that remembers each request and its verdict."""
+    """A store that records each request and its answer."""
 
     def __init__(self, inner: Store | None = None) -> None:
         self.inner = MemoryStore() if inner is None else inner
@@ -90,7 +90,7 @@ class Recording(Passing):
         return sum(not answer.allowed for answer in self.answers)
 
     def names(self) -> set[str]:
-        """The bucket names that were asked for."""
+        """Return the bucket names of all requests."""
         with self._lock:
             return {claim.bucket for request, _ in self.asked for claim in request.claims}
 
@@ -100,10 +100,10 @@ class Recording(Passing):
 
 class EventDispatcher(Recording):
     """
-    A store that tells the fleet's rules, as raw fields and values, by a clock of its own.
+    A store that returns the fleet's rules, as raw fields and values, by its own clock.
 
     Args:
-        clock_us: Tells the time to decisions and to those who follow.
+        clock_us: Returns the time for decisions and for rule followers.
     """
 
     def __init__(self, clock_us: Any) -> None:
@@ -121,16 +121,16 @@ class EventDispatcher(Recording):
 
 class DenyBefore(Recording):
     """
-    A store that denies *denials* times before each grant, for each job, each time for *delay* seconds.
+    A store that denies each job *denials* times before each grant, each time for *delay* seconds.
 
-    Every request that it grants is one charge; nothing else limits it. No job waits on a list of its.
+    Every granted request is one charge, and there is no other limit. It has no waitlists.
     """
 
     def __init__(self, denials: int, delay: float = 0.02) -> None:
         super().__init__()
         self._denials = denials
         self.delay = delay
-        self._asked_by: Counter[str] = Counter()
+        self._requests_of: Counter[str] = Counter()
         self._counting = threading.Lock()
 
     def _decide(self, request: Request, now_us: int | None) -> Answer:
@@ -138,16 +138,16 @@ class DenyBefore(Recording):
         uses = tuple(Use(0, now_us) for _ in request.claims)
         job = request.requester.job
         with self._counting:
-            self._asked_by[job] += 1
-            grant = self._asked_by[job] % (self._denials + 1) == 0
+            self._requests_of[job] += 1
+            grant = self._requests_of[job] % (self._denials + 1) == 0
         if grant:
             return Answer(Reason.ALLOWED, 0, now_us, now_us, uses)
-        back_us = now_us + round(self.delay * 1_000_000)
-        return Answer(Reason.EXHAUSTED, 0, now_us, back_us, uses)
+        retry_us = now_us + round(self.delay * 1_000_000)
+        return Answer(Reason.EXHAUSTED, 0, now_us, retry_us, uses)
 
 
 class Listed(RedisStore):
-    """A Redis store whose decisions go the way of every other command: all that is sent passes through `_run`."""
+    """A Redis store that sends decisions like every other command, by `_run`."""
 
     def _decide(self, claims: Any, requester: Requester, now_us: int | None, attempt: str) -> Any:
         return self._run(*self._question(claims, requester, now_us, attempt))

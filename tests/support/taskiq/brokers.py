@@ -1,4 +1,4 @@
-"""Brokers of each kind, with a queue of their own and results in a Redis."""
+"""Brokers of each kind, with a separate queue and results in a Redis."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ KINDS: tuple[Kind, ...] = ("list", "stream", "rabbitmq")
 
 def make_broker(kind: Kind, url: str, results: str | None, queue: str, **options: Any) -> AsyncBroker:
     """
-    A broker as a user would make it.
+    Return a broker as a user would create it.
 
     Args:
-        url: Of the broker; *results* is a Redis. None: results are dropped.
-        options: Its own.
+        url: The URL of the broker. *results* is that of a Redis; None: results are dropped.
+        options: Options of the broker.
     """
     if kind == "list":
-        # From redis-py 8 on a read waits for 5 s at most, and taskiq-redis 1.2 ends a worker process by that.
+        # From redis-py 8 on, a read waits for at most 5 s, which ends a worker process of taskiq-redis 1.2.
         broker: AsyncBroker = ListQueueBroker(url, queue_name=queue, socket_timeout=None, **options)
     elif kind == "stream":
         broker = RedisStreamBroker(url, queue_name=queue, consumer_id="0", **options)

@@ -1,4 +1,4 @@
-"""The jobs of `AdapterConformance` as taskiq's tasks; also the module that worker processes of the suite run."""
+"""The jobs of `AdapterConformance` as taskiq's tasks, and the module that the suite's worker processes run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Failures(TaskiqMiddleware):
 
 
 def _job(form: str) -> Any:
-    """A function of its own for each task: taskiq renames what it is given."""
+    """Return a new function for each task, because taskiq renames it."""
 
     def job(key: str, notes: str, name: str, steps: list[str], context: Context = TaskiqDepends()) -> str:  # noqa: B008
         return perform(key, notes, name, steps, {"id": context.message.task_id, "labels": context.message.labels})
@@ -50,13 +50,13 @@ def declare_all(broker: AsyncBroker, limiter: Any, settings: Settings, form: str
 
 
 async def _nudge() -> None:
-    """A message that comes makes a worker of a stream look for those of dead workers."""
+    """Do nothing: any message makes a worker of a stream search for messages of dead workers."""
 
 
-def _make_broker(told: dict[str, Any]) -> AsyncBroker:
-    settings = settings_from(told)
-    broker = make_broker(told["kind"], told["broker"], told["results"], told["queue"], **told["options"])
-    declare_all(broker, settings.limiter(told["store"]), settings, told["form"])
+def _make_broker(config: dict[str, Any]) -> AsyncBroker:
+    settings = settings_from(config)
+    broker = make_broker(config["kind"], config["broker"], config["results"], config["queue"], **config["options"])
+    declare_all(broker, settings.limiter(config["store"]), settings, config["form"])
     return broker
 
 

@@ -27,8 +27,8 @@ class TaskiqFlood(Flood):
 
     Attributes:
         threads: `--max-async-tasks` of each process.
-        on: The kind of broker, on a Redis.
-        broker: Options of the broker.
+        on: The kind of broker on a Redis.
+        broker_options: Options of the broker.
     """
 
     threads: int = 10
@@ -45,15 +45,15 @@ class TaskiqFlood(Flood):
 
 
 class _Sender:
-    """The producer: a broker without throttlekit, that sends by name."""
+    """The producer: a broker without throttlekit that sends by name."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.told, self._loop = told, Loop()
-        if told["kind"] != "rabbitmq":
-            self._redis: Any = redis.Redis.from_url(told["broker_url"])
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config, self._loop = config, Loop()
+        if config["kind"] != "rabbitmq":
+            self._redis: Any = redis.Redis.from_url(config["broker_url"])
             self._redis.flushall()
         self.broker = make_broker(
-            told["kind"], told["broker_url"], told["results_url"], told["queue"], **told["broker_options"]
+            config["kind"], config["broker_url"], config["results_url"], config["queue"], **config["broker_options"]
         )
         self._task = self.broker.task("job")(_named("job"))
         self._nudge = self.broker.task("nudge")(_named("nudge"))
@@ -63,14 +63,14 @@ class _Sender:
         self._loop.run(self._task.kiq(index, account))
 
     def nudge(self) -> None:
-        """A message that comes makes the workers of a stream look for those of dead ones."""
+        """Send a message, which makes the workers of a stream search for messages of dead workers."""
         self._loop.run(self._nudge.kiq())
 
     def commands(self) -> int | None:
         return None
 
     def left(self) -> int:
-        kind, queue = self.told["kind"], self.told["queue"]
+        kind, queue = self.config["kind"], self.config["queue"]
         if kind == "list":
             return int(self._redis.llen(queue))
         if kind == "stream":
@@ -91,7 +91,7 @@ class _Sender:
 
 
 class TaskiqFlooding(Flooding):
-    """A flood on taskiq under way."""
+    """A running flood on taskiq."""
 
     ready = "Listening started."
 
@@ -108,12 +108,12 @@ class TaskiqFlooding(Flooding):
 
     def left(self) -> int:
         left = super().left()
-        if left and (self.flood.kills or self.flood.faulty) and self._sender.told["kind"] == "stream":
+        if left and (self.flood.kills or self.flood.faulty) and self._sender.config["kind"] == "stream":
             self._sender.nudge()
         return left
 
     def bury(self) -> None:
-        """taskiq keeps no watch on dead workers."""
+        """Do nothing: taskiq has no state of dead workers."""
 
 
 TaskiqFlood.flooding = TaskiqFlooding
@@ -121,7 +121,7 @@ TaskiqFlood.flooding = TaskiqFlooding
 
 def _named(name: str) -> Any:
     async def task(*args: Any) -> None:
-        """Is never run here."""
+        """A placeholder that never runs in this process."""
 
     task.__name__ = name
     return task

@@ -1,7 +1,7 @@
 """
-What the worker processes of a flood on taskiq run, told by $TK_FLOOD.
+The tasks of the worker processes of a flood on taskiq, configured by $TK_FLOOD.
 
-As `support.flood.jobs` it records, besides the starts, each grant with the store's own instant and state.
+As in `support.flood.jobs`, each start is recorded, and each grant with the store's time and state.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ broker = make_broker(
 
 
 class _Deliveries(TaskiqMiddleware):
-    """Counts what comes out of the broker's stream of messages, held ones once more."""
+    """Counts the messages that the worker reads from the broker. Held messages count again."""
 
     def startup(self) -> None:
         formatter: Any = self.broker.formatter
         loads = formatter.loads
 
-        def counted(message: bytes) -> TaskiqMessage:
+        def load_and_count(message: bytes) -> TaskiqMessage:
             _count("deliveries")
             read: TaskiqMessage = loads(message=message)
             return read
 
-        formatter.loads = counted
+        formatter.loads = load_and_count
 
 
 broker.add_middlewares(_Deliveries())
@@ -61,7 +61,7 @@ if _flood["mode"] == "throttlekit":
 
 
 async def _run(index: str) -> None:
-    if _flood["mode"] == "naive":  # in place, as one would write it
+    if _flood["mode"] == "naive":  # a simple wait in the worker
         while not (decision := await _in_loop.acquire(*_limits)).allowed:
             await asyncio.sleep(decision.retry_after + random.random())
     if _flood["body"]:
@@ -88,7 +88,7 @@ async def nudge() -> None:
 
 
 @broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)
-async def _tell(state: Any) -> None:
+async def _write_counts(state: Any) -> None:
     for name, count in _counts.items():
         _record.count(name, count)
     _record.count("cpu", time.process_time())

@@ -1,7 +1,8 @@
 """
-A broker, told by $TK_TASKIQ: a task that is denied for an hour, one that holds a slot, and tasks without limits.
+A broker, configured by $TK_TASKIQ, with a task that is denied for an hour, one that holds a slot, and one without
+limits.
 
-What fails once a task is granted is told by its labels: `fails="middleware"`, or `fails="ack"`.
+A label of a granted task determines what fails: `fails="middleware"` or `fails="ack"`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["limits_of"]
 
 
 def limits_of(queue: str) -> tuple[TokenBucket, Concurrency]:
-    """The limits of the two tasks on *queue*."""
+    """Return the limits of the two tasks on *queue*."""
     return TokenBucket(f"slow-{queue}", "1/hour", burst=1), Concurrency(f"slot-{queue}", 1, lease=600)
 
 
@@ -33,11 +34,11 @@ class _Failing(TaskiqMiddleware):
 
 
 def _failing_acks(listen: Any) -> Any:
-    async def listened() -> AsyncGenerator[Any, None]:
+    async def listen_with_failing_acks() -> AsyncGenerator[Any, None]:
         async for message in listen():
             yield AckableMessage(data=message.data, ack=_fails) if b'"ack"' in message.data else message
 
-    return listened
+    return listen_with_failing_acks
 
 
 async def _fails() -> None:
@@ -45,19 +46,19 @@ async def _fails() -> None:
 
 
 if "TK_TASKIQ" in os.environ:
-    _told = json.loads(os.environ["TK_TASKIQ"])
-    _limiter = Limiter(_told["store"])
-    _slow, _slot = limits_of(_told["queue"])
-    broker = make_broker(_told["kind"], _told["broker"], _told["results"], _told["queue"], **_told["options"])
-    if _told["kind"] != "list":
+    _config = json.loads(os.environ["TK_TASKIQ"])
+    _limiter = Limiter(_config["store"])
+    _slow, _slot = limits_of(_config["queue"])
+    broker = make_broker(_config["kind"], _config["broker"], _config["results"], _config["queue"], **_config["options"])
+    if _config["kind"] != "list":
         broker.listen = _failing_acks(broker.listen)  # type: ignore[method-assign]
     broker.add_middlewares(_Failing(), Throttle(_limiter))
 
     @broker.task("denied", throttle=[_slow])
     def denied() -> None:
-        """Waits."""
+        """A task that waits."""
 
-    @broker.task("slotted", throttle=[_slot, TokenBucket(f"rate-{_told['queue']}", "1/hour", burst=2)])
+    @broker.task("slotted", throttle=[_slot, TokenBucket(f"rate-{_config['queue']}", "1/hour", burst=2)])
     async def slotted(number: int) -> int:
         return number
 

@@ -1,4 +1,4 @@
-"""Worker processes of taskiq, and the tests' side of a broker: a loop in a thread of its own."""
+"""Worker processes of taskiq, and an event loop in a separate thread for tests that use a broker."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Loop:
 
 
 def worker_command(broker: str, *options: str, processes: int = 1) -> list[str]:
-    """The command of a worker of the broker that is named "module:name"."""
+    """Return the command of a worker of the broker with the name "module:name"."""
     return [sys.executable, "-m", "taskiq", "worker", broker, "--workers", str(processes), *options]
 
 
 def taskiq_worker(broker: str, *options: str, environment: Mapping[str, str], processes: int = 1) -> Command:
-    """The worker of a broker; it listens when this returns."""
+    """Start a worker of a broker, which listens when this returns."""
     command = Command(worker_command(broker, *options, processes=processes), environment)
     try:
         wait_until(

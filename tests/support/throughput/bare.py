@@ -1,7 +1,8 @@
 """
-What nothing can be cheaper than: commands and scripts of redis-py that decide less than any limiter, as contenders.
+Lower bounds of the cost: commands and scripts of redis-py that do less than any limiter, as contenders.
 
-Those with a script hold their connection and have their whole frame packed before: so the client costs next to nothing.
+Contenders with a script keep their connection and pack their whole command in advance, so that the client costs almost
+nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ if tat - now > tonumber(ARGV[2]) then return 0 end
 redis.call('SET', KEYS[1], string.format('%d', tat), 'PX', math.ceil((tat - now) / 1000))
 return 1
 """
-"""One token bucket and nothing else: no line, no pause, no instant told."""
+"""Only one token bucket: no waitlist, no pause, no retry time."""
 
 EMPTY = "return 1"
-"""A script that touches nothing."""
+"""A script that does nothing."""
 
 JOIN = """
 local time = redis.call('TIME')
@@ -44,7 +45,7 @@ redis.call('SET', KEYS[1] .. ':order', number .. string.rep(' 1795169879209974',
 redis.call('PEXPIRE', KEYS[1] .. ':jobs', '60000')
 return place .. ' ' .. string.sub(redis.sha1hex(KEYS[1] .. place), 1, 10)
 """
-"""GCRA; and who is denied gets a place at the end of a line, with a seal, and its line six numbers."""
+"""GCRA, and a denied caller gets a position at the end of a waitlist, which has six numbers and a seal."""
 
 
 def incr(url: str) -> Callable[[str, int, int], Callable[[], bool]]:
@@ -53,7 +54,7 @@ def incr(url: str) -> Callable[[str, int, int], Callable[[], bool]]:
 
 
 def with_a_time_to_live(url: str) -> Callable[[str, int, int], Callable[[], bool]]:
-    """An integer under the name that a limit of ours has for the tenant."""
+    """Return a contender that sets an integer under the key that a limit of throttlekit has for the tenant."""
     client: Any = redis.Redis.from_url(url)
 
     def bind(key: str, amount: int, seconds: int) -> Callable[[], bool]:
@@ -64,7 +65,7 @@ def with_a_time_to_live(url: str) -> Callable[[str, int, int], Callable[[], bool
 
 
 def scripted(text: str) -> Callable[[str], Callable[[str, int, int], Callable[[], bool]]]:
-    """A script whose answer to an allowed call is 1."""
+    """Return a contender that runs a script, whose reply to an allowed call is 1."""
 
     def make(url: str) -> Callable[[str, int, int], Callable[[], bool]]:
         client: Any = redis.Redis.from_url(url)
@@ -76,11 +77,11 @@ def scripted(text: str) -> Callable[[str], Callable[[str, int, int], Callable[[]
             arguments = "EVALSHA", sha, 1, f"{key}:{amount}", seconds * 1_000_000 // amount, seconds * 1_000_000
             frame = connection.pack_command(*arguments)
 
-            def ask() -> bool:
+            def request() -> bool:
                 connection.send_packed_command(frame, check_health=False)
                 return connection.read_response() == 1
 
-            return ask
+            return request
 
         return bind
 

@@ -1,11 +1,11 @@
 """
-Limiters side by side: ours, each of the peers' kinds, and redis-py's INCR, in one shape.
+Limiters with one interface, for a comparison: throttlekit's, those of its peers, and redis-py's INCR.
 
     bind = contender.make(url)
-    ask = bind(key, amount, seconds)   # a limit of so many in so many seconds, for one tenant
-    assert ask()                       # True: allowed
+    request = bind(key, amount, seconds)   # a limit of amount in seconds, for one tenant
+    assert request()                       # True: allowed
 
-Each is used as its own documentation says, on a Redis, with the client that it brings or asks for.
+Each is used as its documentation says, on a Redis, with the client that it creates or requires.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from support.throughput.bare import EMPTY, GCRA, JOIN, incr, scripted, with_a_ti
 from throttlekit import Concurrency, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow
 from throttlekit import TokenBucket as OurBucket
 
-__all__ = ["BASE", "CONTENDERS", "EMPTY_SCRIPT", "FLOOR", "PLACE", "SET", "Ask", "Bind", "Contender"]
+__all__ = ["BASE", "CONTENDERS", "EMPTY_SCRIPT", "FLOOR", "PLACE", "SET", "Bind", "Contender", "Decide"]
 
-Ask: TypeAlias = "Callable[[], bool]"
-Bind: TypeAlias = "Callable[[str, int, int], Ask]"
+Decide: TypeAlias = "Callable[[], bool]"
+Bind: TypeAlias = "Callable[[str, int, int], Decide]"
 BASE = "redis-py: INCR"
 FLOOR = "redis-py: the least that a script can cost"
 
@@ -38,12 +38,12 @@ SET = "redis-py: SET of an integer, with a time to live, under our name"
 @dataclass(frozen=True)
 class Contender:
     """
-    One way to limit.
+    One limiter.
 
     Attributes:
-        package: Whose version is told; an ImportError of it is a row that says so.
-        denies: False: it has no answer but yes.
-        memory: Whether it keeps something for a tenant that asked once.
+        package: The package whose version is shown. If it cannot be imported, the row says so.
+        denies: Whether it can deny.
+        memory: Whether it stores data for a tenant after one request.
     """
 
     name: str
@@ -61,11 +61,11 @@ def _limits(url: str, make: Callable[[str, int, int], Limit], count: int = 1, jo
 
     @cache
     def limits(amount: int, seconds: int) -> list[Limit]:
-        # Only the last is short, so that a denial has looked at all.
+        # Only the last limit is scarce, so that a denial has checked all of them.
         rates = [(1_000_000, 1)] * (count - 1) + [(amount, seconds)]
         return [make(f"partner-{n}-{amount}", *rate) for n, rate in enumerate(rates)]
 
-    def bind(key: str, amount: int, seconds: int) -> Ask:
+    def bind(key: str, amount: int, seconds: int) -> Decide:
         of = limits(amount, seconds)
         if job:
             return lambda: limiter.acquire(*of, job=Job(id=str(next(numbers)), kwargs={"tenant": key})).allowed
@@ -86,7 +86,7 @@ def _slots(url: str) -> Bind:
     limiter = Limiter(url)
     many, one = Concurrency("many", 1_000_000, key="{tenant}"), Concurrency("one", 1, lease=3600, key="{tenant}")
 
-    def bind(key: str, amount: int, seconds: int) -> Ask:
+    def bind(key: str, amount: int, seconds: int) -> Decide:
         def with_release() -> bool:
             decision = limiter.acquire(many, key=key)
             limiter.release(decision)
@@ -107,7 +107,7 @@ def _of_limits(strategy: str) -> Callable[[str], Bind]:
         strategies_of: Any = strategies
         limiter = getattr(strategies_of, strategy)(storage.RedisStorage(url))
 
-        def bind(key: str, amount: int, seconds: int) -> Ask:
+        def bind(key: str, amount: int, seconds: int) -> Decide:
             item = RateLimitItemPerSecond(amount, seconds)
             return lambda: bool(limiter.hit(item, key))
 
@@ -122,7 +122,7 @@ def _pyrate(algorithm: str) -> Callable[[str], Bind]:
 
         client: Any = redis.Redis.from_url(url)
 
-        def bind(key: str, amount: int, seconds: int) -> Ask:
+        def bind(key: str, amount: int, seconds: int) -> Decide:
             rates = [pyrate.Rate(amount, 1000 * seconds)]
             bucket: Any
             if algorithm == "log":
@@ -149,7 +149,7 @@ def _throttled(using: str) -> Callable[[str], Bind]:
             quota = throttled.per_duration(datetime.timedelta(seconds=seconds), limit=amount, burst=amount)
             return throttled.Throttled(using=using, quota=quota, store=store, key_prefix=f"of-{amount}")
 
-        def bind(key: str, amount: int, seconds: int) -> Ask:
+        def bind(key: str, amount: int, seconds: int) -> Decide:
             of = limiter(amount, seconds)
             return lambda: not of.limit(key).limited
 
@@ -163,20 +163,20 @@ def _steindamm(url: str) -> Bind:
 
     client: Any = redis.Redis.from_url(url)
 
-    def bind(key: str, amount: int, seconds: int) -> Ask:
+    def bind(key: str, amount: int, seconds: int) -> Decide:
         bucket: Any = SyncRedisTokenBucket(
             connection=client, name=f"{key}:{amount}", capacity=amount, refill_amount=amount,
             refill_frequency=seconds, max_sleep=0.001, expiry=600,
         )  # fmt: skip
 
-        def ask() -> bool:
+        def request() -> bool:
             try:
                 with bucket:
                     return True
             except MaxSleepExceededError:
                 return False
 
-        return ask
+        return request
 
     return bind
 
@@ -189,22 +189,22 @@ def _dramatiq(kind: str) -> Callable[[str], Bind]:
         limiter_of: Any = getattr(rate_limits, f"{kind}RateLimiter")
         backend: Any = RedisBackend(client=redis.Redis.from_url(url))
 
-        def bind(key: str, amount: int, seconds: int) -> Ask:
+        def bind(key: str, amount: int, seconds: int) -> Decide:
             if kind == "Concurrent":
                 limiter = limiter_of(backend, f"{key}:{amount}", limit=amount)
                 if amount == 1:
-                    return lambda: bool(limiter._acquire())  # and does not give it back
+                    return lambda: bool(limiter._acquire())  # without a release
             elif kind == "Bucket":
                 limiter = limiter_of(backend, f"{key}:{amount}", limit=amount, bucket=1000 * seconds)
             else:
-                # It keeps a counter for each second of its window, and reads all: an hour would not be fair.
+                # It keeps a counter for each second of its window, and reads all of them, so an hour would be unfair.
                 limiter = limiter_of(backend, f"{key}:{amount}", limit=amount, window=min(seconds, 60))
 
-            def ask() -> bool:
+            def request() -> bool:
                 with limiter.acquire(raise_on_failure=False) as acquired:
                     return bool(acquired)
 
-            return ask
+            return request
 
         return bind
 
@@ -222,7 +222,7 @@ def _heimdall(url: str) -> Bind:
         options = {"rate_limit": RateLimit((amount, seconds))}
         return app.task(_nothing, name=f"of-{amount}", base=HeimdallTask, heimdall=options)
 
-    def bind(key: str, amount: int, seconds: int) -> Ask:
+    def bind(key: str, amount: int, seconds: int) -> Decide:
         of = task(amount, seconds)
         name = f"h-rate:{key}:{amount}"
         return lambda: rate_limited_countdown(of, name, (), {}) == 0
@@ -239,7 +239,7 @@ def _leaky(name: str, amount: int, seconds: int) -> Limit:
 
 
 def _log(name: str, amount: int, seconds: int) -> Limit:
-    return SlidingLog(name, (min(amount, 100_000), seconds), key="{tenant}")  # it takes no more
+    return SlidingLog(name, (min(amount, 100_000), seconds), key="{tenant}")  # the maximum of SlidingLog
 
 
 def _plain(kind: type[FixedWindow] | type[SlidingWindow]) -> Callable[[str, int, int], Limit]:

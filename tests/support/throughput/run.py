@@ -1,10 +1,10 @@
 """
-Real workers of each framework, with jobs that do nothing, with and without throttlekit: how long do so many take?
+Real workers of each framework, with and without throttlekit: the time that a number of empty jobs takes.
 
     with Bench() as bench:
-        timing = bench.run(SETUPS["Dramatiq, Redis"], "limit", jobs=3000)   # a job, once the first tenth is done
+        timing = bench.run(SETUPS["Dramatiq, Redis"], "limit", jobs=3000)   # per job, after the first tenth
 
-What a worker does is told by $TK_THROUGHPUT, and declared by `support.plain.worker`.
+The jobs of a worker are configured by $TK_THROUGHPUT, and declared by `support.plain.worker`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = [
 AN_INCR = "an INCR"
 VARIANTS = ("without", "limit", "no limit", AN_INCR)
 """
-Without throttlekit; with it and a limit that never binds; with it and jobs that name no limit; without it, and each job
-begins with an INCR of redis-py, where throttlekit would ask: the least that any question to a server can cost there.
+Without throttlekit; with it and a limit that never denies; with it and jobs without a limit; and without it, with an
+INCR of redis-py at the place where throttlekit would make its request, which is the least cost of any call to a server.
 """
 WITHOUT_THROTTLEKIT = ("without", AN_INCR)
 LIMIT = TokenBucket("ample", "1000000/s", burst=1_000_000)
@@ -56,17 +56,17 @@ _RUNS = itertools.count(1)
 @dataclass(frozen=True)
 class Setup:
     """
-    One framework as people run it.
+    One framework as users run it.
 
     Attributes:
-        jobs: So many take a second or two.
-        judged_by: What its promise is: a share of its speed ("share"); what an INCR would cost there ("INCR"); else a
-            time for each job.
-        kinds: Of the worker, as `support.plain.plan.Plan.commands` knows them: without throttlekit, and with it.
-        most_us: That time, in µs. Huey's jobs are kept in Redis until they are granted: one more question, and a script
-            in place of a pop.
-            taskiq's worker is one thread, which shares the interpreter with the one that asks. Celery's main process
-            asks for one task after the other.
+        jobs: How many jobs take one or two seconds.
+        judged_by: The kind of its promise: a share of its speed ("share"), the cost of an INCR ("INCR"), or a time for
+        each
+            job.
+        kinds: The kinds of the worker without throttlekit and with it: see `support.plain.plan.Plan.commands`.
+        most_us: The promised time in µs. Huey's jobs are kept in Redis until they are granted, which takes another
+            request, and a script instead of a pop. taskiq's worker is one thread, which shares the interpreter with the
+            thread that makes the requests. Celery's main process makes its requests one after the other.
     """
 
     framework: str
@@ -80,10 +80,10 @@ class Setup:
 
 class Timing(NamedTuple):
     """
-    What a job took, in µs.
+    The time per job, in µs.
 
     Attributes:
-        cpu_us: Of the process that ran all of them, with all its threads; None: there were several.
+        cpu_us: The CPU time of the process that ran all jobs, with all its threads. None: there were several processes.
     """
 
     us: float
@@ -91,22 +91,22 @@ class Timing(NamedTuple):
 
 
 def ask() -> None:
-    """The least question."""
+    """Make the cheapest possible call to the server."""
     _client().incr("counter")
 
 
 def mark(index: int, *, asks: bool = True) -> None:
     """
-    The body of a job: nothing, but at the marks, where it writes down the time by Redis, and its process's CPU.
+    Run the body of a job, which does nothing, except that some jobs record Redis's time and the CPU of their process.
 
     Args:
-        asks: Whether it is also the place to `ask`.
+        asks: Whether `ask` is called here.
     """
-    told = _told()
-    if asks and told["variant"] == AN_INCR:
+    config = _config()
+    if asks and config["variant"] == AN_INCR:
         ask()
-    if index == told["first"] or index >= told["last"]:
-        with redis.Redis.from_url(told["record"]) as client:
+    if index == config["first"] or index >= config["last"]:
+        with redis.Redis.from_url(config["record"]) as client:
             seconds, micros = client.time()
             mine = seconds * 1_000_000 + micros, round(1e6 * time.process_time()), os.getpid()
             client.hset("marks", str(index), json.dumps(mine))
@@ -121,34 +121,34 @@ async def _mark_in_loop(index: int) -> None:
 
 
 def worker_jobs() -> tuple[Limiter | None, list[tuple[str, Any, list[TokenBucket]]]]:
-    """The limiter of this worker, if it has one, and its job."""
-    told, body = _told(), mark
-    if told["framework"] == "taskiq":
+    """Return the limiter of this worker, if it has one, and its job."""
+    config, body = _config(), mark
+    if config["framework"] == "taskiq":
         body = _mark_in_loop  # type: ignore[assignment]
-    elif told["framework"] == "celery":
+    elif config["framework"] == "celery":
         body = _mark_alone  # type: ignore[assignment]
-        if told["variant"] == AN_INCR:
+        if config["variant"] == AN_INCR:
             from celery import signals
 
-            signals.task_received.connect(lambda **_: ask(), weak=False)  # in the main process, where the gate asks
-    limiter = None if told["variant"] in WITHOUT_THROTTLEKIT else Limiter(told["store"])
-    return limiter, [("job", body, [LIMIT] if told["variant"] == "limit" else [])]
+            signals.task_received.connect(lambda **_: ask(), weak=False)  # in the main process, as the adapter does
+    limiter = None if config["variant"] in WITHOUT_THROTTLEKIT else Limiter(config["store"])
+    return limiter, [("job", body, [LIMIT] if config["variant"] == "limit" else [])]
 
 
 @cache
-def _told() -> dict[str, Any]:
-    """What this worker is to do."""
+def _config() -> dict[str, Any]:
+    """Return the configuration of this worker."""
     return dict(json.loads(os.environ["TK_THROUGHPUT"]))
 
 
 @cache
 def _client() -> Any:
-    """Of this process: a work-horse that RQ forks begins with none, and asks once."""
-    return redis.Redis.from_url(_told()["store"])
+    """Return the client of this process. A work-horse that RQ forks creates one, and makes one call."""
+    return redis.Redis.from_url(_config()["store"])
 
 
 class Bench:
-    """The servers, kept for all runs: one Redis for brokers, one for limits, and RabbitMQ once it is asked for."""
+    """The servers of all runs: one Redis for brokers, one for limits, and RabbitMQ when it is needed."""
 
     def __enter__(self) -> Bench:
         self._stack = contextlib.ExitStack()
@@ -169,14 +169,14 @@ class Bench:
         return self._rabbitmq
 
     def run(self, setup: Setup, variant: str, jobs: int) -> Timing:
-        """Send *jobs*, start the workers, and return what a job took between the first tenth and the last."""
+        """Send *jobs*, start the workers, and return the time per job after the first tenth."""
         url, queue, first = self._broker(setup), f"throughput-{next(_RUNS)}", jobs // 10
         for base in (self._redis, self._store):
             with redis.Redis.from_url(base) as client:
                 client.flushall()
         form = "" if setup.framework != "taskiq" else "rabbitmq" if setup.broker == "rabbitmq" else "stream"
         plan = Plan(framework=setup.framework, broker_url=url, queue=queue, jobs=__name__, form=form)
-        told = {
+        config = {
             "framework": setup.framework, "store": f"{self._store}/1", "record": f"{self._store}/2",
             "variant": variant, "first": first, "last": jobs - _LAST,
         }  # fmt: skip
@@ -185,12 +185,12 @@ class Bench:
                 producer.send("job", [LIMIT] if variant == "limit" else (), index=index)
         kind = setup.kinds[variant not in WITHOUT_THROTTLEKIT]
         (command,), _ = plan.commands(1, threads=setup.threads, kind=kind, quiet=True)
-        worker = Command(command, {**plan.environment, "TK_THROUGHPUT": json.dumps(told)})
+        worker = Command(command, {**plan.environment, "TK_THROUGHPUT": json.dumps(config)})
         try:
             wait_until(lambda: self._done(worker), description=f"{setup.framework}: {jobs} jobs are done", timeout=180)
         finally:
-            worker.close()  # there is nothing left that a peaceful end would save
-        marks = {int(index): json.loads(told) for index, told in self._record.hgetall("marks").items()}
+            worker.close()  # a clean end would save nothing
+        marks = {int(index): json.loads(config) for index, config in self._record.hgetall("marks").items()}
         began, ended, processes = marks[first], max(marks.values()), {pid for _, _, pid in marks.values()}
         us, cpu_us = ((ended[which] - began[which]) / (jobs - first) for which in (0, 1))
         return Timing(us, cpu_us if len(processes) == 1 else None)

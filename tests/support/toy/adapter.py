@@ -1,4 +1,4 @@
-"""throttlekit for the toy queue: the whole adapter, on the public names of `throttlekit.adapter`."""
+"""The whole adapter of the toy queue, with the public names of `throttlekit.adapter`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Throttle(Plugin):
     Applies limits to the tasks of a queue: `Queue(Throttle(Limiter("redis://…")))`.
 
     Args:
-        limiter: Decides.
-        max_wait, max_deferrals, on_waited_too_long: How long jobs may wait, and what becomes of them afterwards.
+        limiter: The limiter that decides.
+        max_wait, max_deferrals, on_waited_too_long: How long jobs may wait, and what happens afterwards.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Throttle(Plugin):
         self._options: dict[str, JobOptions] = {}
         self.queue: Queue
 
-    # 1. Declaration: read and check what users write.
+    # 1. Declaration: read and check the users' options.
 
     def declare(self, task: Task) -> None:
         self._options[task.name] = JobOptions.declared(
@@ -60,10 +60,10 @@ class Throttle(Plugin):
         )
 
     def send(self, message: Message) -> None:
-        """Limits that come with a message travel in it by value, as plain JSON data."""
+        """Store the limits of a message in it by value, as plain JSON data."""
         message.options.update(self._options[message.task.name].travelling(message.options, self.job(message)))
 
-    # 2. The host: what the floor needs to know of a message.
+    # 2. The host: what `Throttling` needs to know about a message.
 
     def options(self, message: Message) -> JobOptions:
         return self._options[message.task.name].with_message(message.options)
@@ -101,7 +101,7 @@ class Throttle(Plugin):
             run()
         except RateLimited as limited:
             outcome = self._throttling.rate_limited(granted, limited, release=partial(end, limited))
-            if isinstance(outcome, Run):  # it may wait no longer
+            if isinstance(outcome, Run):  # the job may not wait longer
                 raise
             return outcome
         except BaseException as raised:

@@ -1,4 +1,4 @@
-"""A job queue in 70 lines, in one process's memory: the framework that `support.toy.adapter` is written for."""
+"""A job queue in the memory of one process, in 70 lines: the framework of `support.toy.adapter`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Message:
 
 
 class Plugin:
-    """What can be plugged into a queue."""
+    """The interface of a plugin of a queue."""
 
     def declare(self, task: Task) -> None: ...
 
@@ -48,7 +48,7 @@ class Plugin:
 
 
 class Queue:
-    """Runs messages in threads, each when its time has come."""
+    """Runs each message in a thread, at its time."""
 
     def __init__(self, plugin: Plugin, threads: int = 2) -> None:
         self.tasks: dict[str, Task] = {}

@@ -1,1 +1,1 @@
-"""A Django project on django-rq."""
+"""A Django project with django-rq."""

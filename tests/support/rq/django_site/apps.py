@@ -1,4 +1,4 @@
-"""Configures throttlekit in each process of the project: `rqworker` imports no settings module of throttlekit's."""
+"""An app that configures throttlekit in each process: `rqworker` imports no settings module of throttlekit."""
 
 from __future__ import annotations
 

@@ -8,4 +8,4 @@ from throttlekit_rq import ThrottledQueue
 
 
 class ThrottledDjangoQueue(DjangoRQ, ThrottledQueue):  # type: ignore[misc]
-    """Takes `throttle=` with an enqueue call."""
+    """A queue that accepts `throttle=` in an enqueue call."""

@@ -1,4 +1,4 @@
-"""The settings of a Django project on django-rq, whose servers $TK_DJANGO names."""
+"""The settings of a Django project with django-rq, whose servers $TK_DJANGO names."""
 
 from __future__ import annotations
 

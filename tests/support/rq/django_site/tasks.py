@@ -1,4 +1,4 @@
-"""The jobs of the project, and what a view does with them."""
+"""The jobs of the project, and a function that enqueues them like a view."""
 
 from __future__ import annotations
 
