@@ -48,7 +48,7 @@ class CelerySlotting(SlotRecord):
     """A queue, the workers that it starts, and the records of the job functions."""
 
     def __init__(self, site: CelerySite, slots: Slots) -> None:
-        super().__init__(site.told["record"], site.queue)
+        super().__init__(site.settings["record"], site.queue)
         self.site, self.slots = site, slots
 
     def work(self, job: int | str, seconds: float, task: str = "work") -> None:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.celery.flood import CeleryFlood
 from support.flood.figures import Figures
-from support.flood.run import FloodLimit, Told
+from support.flood.run import FloodLimit, FloodRecord
 from support.reports.command import each_broker
 from support.reports.floods import Report, Row, denials, flood_options
 
@@ -53,7 +53,7 @@ def rows(quick: bool) -> Iterator[Row]:
         yield Row(f"rate_limit prefork {jobs} 50/s", native, ours=False)
 
 
-def deferrals(report: Report, kind: str, row: Row, result: Told, found: Figures) -> None:
+def deferrals(report: Report, kind: str, row: Row, result: FloodRecord, found: Figures) -> None:
     """Report the mean number of deferrals of a task below the table; too many are a fault."""
     each = denials(result) / row.flood.jobs if row.ours else found.deliveries - 1
     success = result.counts.get("SUCCESS", 0)

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.celery.flood import CeleryFlood
-from support.flood.run import Flood, Told
+from support.flood.run import Flood, FloodRecord
 from support.reports.command import each_broker
 from support.reports.kills import Run, compare, flood_of, kill_options, moments
 
@@ -55,7 +55,7 @@ def floods(how: signal.Signals, acks: str, seed: int) -> dict[str, Flood]:
     }
 
 
-def lost(result: Told) -> tuple[int, dict[str, str]]:
+def lost(result: FloodRecord) -> tuple[int, dict[str, str]]:
     """The lost jobs: with late acknowledgement, those that no body has finished; with early, those not begun."""
     assert isinstance(result.flood, CeleryFlood)
     seen = result.ends if "task_acks_late" in result.flood.conf else [start.job for start in result.starts]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.flood.run import Flood, Told
+from support.flood.run import Flood, FloodRecord
 from support.huey.flood import HueyFlood
 from support.huey.workers import WORKER_TYPES
 from support.reports.kills import Run, compare, flood_of, kill_options, moments
@@ -33,7 +33,7 @@ def floods(kind: str, seed: int) -> dict[str, Flood]:
     }
 
 
-def lost(result: Told) -> tuple[int, dict[str, str]]:
+def lost(result: FloodRecord) -> tuple[int, dict[str, str]]:
     """
     The jobs that no body has begun. If a worker is killed between a grant and the record of the grant, no other worker
     runs that job.

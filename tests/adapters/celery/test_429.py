@@ -49,7 +49,7 @@ def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
             }  # fmt: skip
             broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
             site = stack.enter_context(celery_site(kind, broker, redis_base, **options))
-            record = stack.enter_context(closing(SlotRecord(site.told["record"], site.queue)))
+            record = stack.enter_context(closing(SlotRecord(site.settings["record"], site.queue)))
             return SiteAndPartner(site, record, record.partner)
 
         yield make_site
@@ -77,13 +77,13 @@ def test_one_429_pauses_its_key_in_the_fleet(make: Any, kind: str, pool: str) ->
     other = [site.send("ask", "other", job) for job in jobs[:20]]
     assert results(sent) == jobs
     assert results(other) == jobs[:20]
-    log = partner.told("one")
+    log = partner.record_of("one")
     assert sorted(log.answered, key=int) == jobs
     first = log.refused[0].at_us
     assert len(log.refused) == 1 + len(log.between(first, first + QUIET_US)) <= 2 * 4
     after = [call.at_us - first - QUIET_US for call in log.calls if call.at_us > first + QUIET_US]
     assert all(at_us >= number * 20_000 for number, at_us in enumerate(after)), after
-    assert len(partner.told("other").calls) == 20
+    assert len(partner.record_of("other").calls) == 20
     assert record.counts()["failures"] == 0
     wait_until(lambda: site.left() == 0 and site.held() == [], description="no message is left", timeout=WITHIN)
 
@@ -97,7 +97,7 @@ def test_a_429_is_no_failure_and_no_retry(make: Any, task: str) -> None:
     partner.be_angry("one", 1, retry_after=1)
     site.start()
     assert site.send(task, "one", "it").get(timeout=WITHIN) == "it"
-    assert [call.status for call in partner.told("one").calls] == [429, 200]
+    assert [call.status for call in partner.record_of("one").calls] == [429, 200]
     assert record.counts()["failures"] == 0
 
 
@@ -113,7 +113,7 @@ def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
         each.set(immutable=True)
     whole = chain(first.on_error(error), chord(header, gather, app=site.app), app=site.app)
     assert whole.apply_async().get(timeout=WITHIN) == "1 2"
-    assert partner.told("one").refused
+    assert partner.record_of("one").refused
     assert (record.counts()["failures"], record.counts()["errors told"]) == (0, 0)
 
 
@@ -138,7 +138,7 @@ def test_a_429_while_the_worker_stops_loses_no_task(make: Any, pool: str) -> Non
     wait_until(lambda: record.events(), description="the task runs")
     first.signal(signal.SIGTERM)
     first.wait(WITHIN)
-    assert [call.status for call in partner.told("one").calls] == [429]
+    assert [call.status for call in partner.record_of("one").calls] == [429]
     partner.calm_down("one")
     site.start(name="second")
     assert result.get(timeout=WITHIN) == "it"

@@ -114,7 +114,7 @@ def test_celery_multi_stops_and_starts_workers(redis_base: str, tmp_path: Path) 
         run_verb("stop")
         assert site.ran("echo") == []
         assert site.left() == 10
-        site.told["denials"] = 0
+        site.settings["denials"] = 0
         run_verb("start")
         assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(10))
         assert sorted(map(int, site.ran("echo"))) == list(range(10))
@@ -130,7 +130,9 @@ def multi(site: CelerySite, folder: Path) -> Iterator[Any]:
             f"--pidfile={folder}/%n.pid", f"--logfile={folder}/%n.log", "--loglevel=INFO", "--concurrency=1",
             "--without-gossip", "--without-mingle",
         ]  # fmt: skip
-        with contextlib.closing(Command(command, {"TK_CELERY": json.dumps(site.told), "C_FORCE_ROOT": "1"})) as running:
+        with contextlib.closing(
+            Command(command, {"TK_CELERY": json.dumps(site.settings), "C_FORCE_ROOT": "1"})
+        ) as running:
             running.wait(WITHIN)
         expected = 2 if verb == "start" else 0
         wait_until(

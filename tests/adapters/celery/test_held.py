@@ -209,7 +209,7 @@ def test_a_task_that_is_revoked_or_expires_while_held_never_runs(make_site: Any)
     for result in (revoked, expires):
         wait_until(result.ready, description="the task has ended", timeout=WITHIN)
         assert isinstance(result.get(propagate=False), TaskRevokedError)
-    with Control(site.told["store"]) as control:
+    with Control(site.settings["store"]) as control:
         control.set(TokenBucket("one", "6/h"), "50/s", burst=1)
         assert_all_end(site, runs)
 

@@ -184,7 +184,7 @@ def test_a_late_acknowledged_task_runs_once(site: CelerySite) -> None:
 
 def test_a_task_that_expires_while_it_waits_is_never_charged(site: CelerySite) -> None:
     """The task ends as REVOKED, as in Celery, without a run or a grant."""
-    if site.told["form"] == "put back":
+    if site.settings["form"] == "put back":
         pytest.skip("a task that is put back at once requests often enough to be granted before it expires")
     result = site.send("echo", "late", expires=0.06)
     with pytest.raises(TaskRevokedError, match="expired"):
@@ -211,7 +211,7 @@ def test_each_deferral_sends_an_event(site: CelerySite) -> None:
 
 def test_time_limits_are_honoured(site: CelerySite) -> None:
     """A body that exceeds its hard time limit fails, once."""
-    if site.told["pool"] == "threads":
+    if site.settings["pool"] == "threads":
         pytest.skip("threads have no time limits")
     with pytest.raises(TimeLimitExceeded):
         site.send("sleep", 30, time_limit=1).get(timeout=WITHIN)

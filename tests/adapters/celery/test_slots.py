@@ -42,7 +42,7 @@ def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
             }  # fmt: skip
             broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
             site = stack.enter_context(celery_site(kind, broker, redis_base, **options))
-            return site, stack.enter_context(closing(SlotRecord(site.told["record"], site.queue)))
+            return site, stack.enter_context(closing(SlotRecord(site.settings["record"], site.queue)))
 
         yield make_site
 

@@ -10,7 +10,7 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.generic import GenericActor
 
 from support.dramatiq.helpers import Site
-from support.ids import told
+from support.ids import stable_repr
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_dramatiq import Throttle
 
@@ -32,7 +32,7 @@ class Explodes:
 @pytest.mark.parametrize(
     "wrong",
     ["10/s", b"10/s", 10, [PARTNER, "10/s"], ["partner"], {"partner": PARTNER}, object(), [None], TokenBucket, True],
-    ids=told,
+    ids=stable_repr,
 )
 def test_the_decorator_refuses_values_other_than_limits(throttled: Site, wrong: Any) -> None:
     """
@@ -56,7 +56,7 @@ def test_an_unexpected_error_does_not_declare_the_actor_unthrottled(throttled: S
     assert "job" not in throttled.broker.actors
 
 
-@pytest.mark.parametrize("fine", [PARTNER, [PARTNER], (PARTNER, TENANT), {PARTNER}, [], None], ids=told)
+@pytest.mark.parametrize("fine", [PARTNER, [PARTNER], (PARTNER, TENANT), {PARTNER}, [], None], ids=stable_repr)
 def test_a_limit_or_several_or_none_is_accepted(throttled: Site, fine: Any) -> None:
     """One limit, a list, a tuple, a set or None is accepted."""
 
@@ -128,7 +128,7 @@ def test_a_key_of_a_class_based_actor_is_checked_against_perform(throttled: Site
             def perform(self, account: str) -> None: ...
 
 
-@pytest.mark.parametrize("wrong", ["5", -1, float("nan"), float("inf"), True, [1]], ids=told)
+@pytest.mark.parametrize("wrong", ["5", -1, float("nan"), float("inf"), True, [1]], ids=stable_repr)
 def test_a_max_wait_that_can_never_work_is_refused(throttled: Site, wrong: Any) -> None:
     """throttle_max_wait is a number of seconds or a timedelta, in the decorator and in the constructor."""
     with pytest.raises(ConfigurationError, match="throttle_max_wait must be"):
@@ -156,7 +156,7 @@ def test_throttle_accepts_only_a_limiter(wrong: Any) -> None:
         {"throttle": "10/s"},
         {"throttle": [PARTNER, PARTNER]},
     ],
-    ids=told,
+    ids=stable_repr,
 )
 def test_settings_that_can_never_work_are_refused(wrong: dict[str, Any]) -> None:
     """Every setting is checked when Throttle is created."""

@@ -56,14 +56,14 @@ def test_the_slots_of_a_killed_process_are_free_after_its_lease_on_a_busy_key(on
             slotting.work(f"long{n}", "600 2")
         doomed = slotting.start(processes=1, threads=4)
         wait_until(lambda: len(slotting.events()) == 4, description="the process holds four slots")
-        process, heartbeats = slotting.events()[0].more, slotting.hearts()
+        process, heartbeats = slotting.events()[0].more, slotting.heartbeats()
         for n in range(300):
             slotting.work(n, 0.1)
         slotting.start(processes=1, threads=8)
         wait_until(lambda: len(slotting.events()) > 40, description="the other jobs run too")
         killed_us = slotting.now_us()
         doomed.kill()
-        slotting.bury(heartbeats)
+        slotting.expire(heartbeats)
         for n in range(12):  # long enough for all slots to be in use together, on a busy machine too
             slotting.work(f"wide{n}", 2)
         slotting.until_ended(316)
@@ -128,7 +128,7 @@ def test_one_429_in_a_flood_pauses_its_key_in_the_fleet(flood_servers: Servers) 
             slotting.call(f"b{n}", "two")
         slotting.start()
         slotting.until_ended(400)
-        one, two = slotting.partner.told("one"), slotting.partner.told("two")
+        one, two = slotting.partner.record_of("one"), slotting.partner.record_of("two")
         held = slotting.stop()
     first_us = one.refused[0].at_us
     over_us = first_us + pause_us
@@ -158,7 +158,7 @@ def test_an_endless_429_is_bounded_by_max_wait(on_redis: Servers) -> None:
         slotting.start()
         slotting.until_ended(5)
         wait_until(lambda: slotting.record.llen("failures") == 5, description="five jobs have failed")
-        calls = len(slotting.partner.told("one").calls)
+        calls = len(slotting.partner.record_of("one").calls)
         held = slotting.stop()
     assert sorted(held.failures) == [f"a{n} WaitedTooLong" for n in range(5)]
     assert held.left == 5

@@ -24,7 +24,7 @@ def test_the_partner_answers_429_from_the_given_call_on_with_the_remaining_time(
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
     assert [answer.headers for answer in answers] == [{}, {}, {"Retry-After": "30"}, {"Retry-After": "30"}]
     assert partner.call("two", "x").status_code == 200
-    assert partner.told("one").answered == ["0", "1"]
+    assert partner.record_of("one").answered == ["0", "1"]
 
 
 def test_the_partner_answers_again_after_the_given_time(partner: AngryPartner) -> None:
@@ -32,7 +32,7 @@ def test_the_partner_answers_again_after_the_given_time(partner: AngryPartner) -
     partner.be_angry("one", 0.5, retry_after=7)
     assert partner.call("one", "a").headers == {"Retry-After": "7"}
     wait_until(lambda: partner.call("one", "b").status_code == 200, description="the partner answers again")
-    refused = partner.told("one").refused
+    refused = partner.record_of("one").refused
     assert refused[-1].at_us - refused[0].at_us < 500_000
     partner.be_angry("one")
     assert partner.call("one", "c").status_code == 429
@@ -45,7 +45,7 @@ def test_the_partner_records_which_bodies_were_running(partner: AngryPartner) ->
     partner.begin("one", "a")
     partner.begin("one", "b")
     partner.call("one", "a")
-    log = partner.told("one")
+    log = partner.record_of("one")
     assert log.running_at(log.calls[0].at_us) == 1
     assert log.running_at(log.begun[0].at_us) == 1
     assert log.between(log.begun[1].at_us, log.calls[0].at_us) == log.calls

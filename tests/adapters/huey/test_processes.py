@@ -44,4 +44,4 @@ def test_kills_lose_no_waiting_job(flood_servers: Servers, how: dict[str, Any]) 
     starts = starts_of(record)
     assert set(starts.values()) == {1}
     assert 200 - len(starts) <= len(record.grants) - len(starts)
-    assert_bound(record, "one", 20_000, 10, unheard=3 * 8)
+    assert_bound(record, "one", 20_000, 10, unrecorded=3 * 8)

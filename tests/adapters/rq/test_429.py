@@ -33,7 +33,7 @@ def end_pause(site: Site, limit: Any = jobs.DAILY) -> None:
     site.open(limit)
 
 
-@pytest.mark.parametrize("function", [jobs.hears_429, jobs.hears_429_async], ids=["plain", "async"])
+@pytest.mark.parametrize("function", [jobs.receives_429, jobs.receives_429_async], ids=["plain", "async"])
 def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
     """
     The job is scheduled again, with no result, no callback and no retry used. Its dependents wait. Then it runs to its
@@ -63,7 +63,7 @@ def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
 @pytest.mark.workers
 def test_a_429_in_a_spawned_process_is_no_failure(spawn_site: Site) -> None:
     """The process behaves like any other."""
-    job = spawn_site.queue.enqueue(jobs.hears_429, throttle=HELD)
+    job = spawn_site.queue.enqueue(jobs.receives_429, throttle=HELD)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THROTTLEKIT_URL", spawn_site.url)
         spawn_site.work()
@@ -77,7 +77,7 @@ def test_a_429_in_a_spawned_process_is_no_failure(spawn_site: Site) -> None:
 def test_no_job_runs_during_the_pause(rq_site: Site) -> None:
     """The next job of the limit is denied, and a job of another limit is not."""
     site = rq_site
-    site.queue.enqueue(jobs.hears_429, "first", throttle=HELD)
+    site.queue.enqueue(jobs.receives_429, "first", throttle=HELD)
     site.queue.enqueue(jobs.plain, "second", throttle=HELD)
     site.queue.enqueue(jobs.plain, "other", throttle=[jobs.LIVELY])
     site.work()
@@ -95,12 +95,12 @@ def test_the_option_names_the_limit_that_is_paused(simple_site: Site) -> None:
     of_queue = ThrottledQueue("work", connection=site.connection, throttle=both, on_429=jobs.SLOT)
     options: dict[str, Any]
     for queue, function, options, paused in (
-        (site.queue, jobs.hears_429, {"throttle": both}, jobs.DAILY),
-        (site.queue, jobs.hears_429, {"throttle": both, "throttle_on_429": jobs.SLOT}, jobs.SLOT),
-        (site.queue, jobs.hears_429_of_slot, {}, jobs.SLOT),
-        (site.queue, jobs.hears_429_of_slot, {"throttle_on_429": "daily"}, jobs.DAILY),
-        (of_queue, jobs.hears_429, {}, jobs.SLOT),
-        (of_queue, jobs.hears_429, {"throttle_on_429": "daily"}, jobs.DAILY),
+        (site.queue, jobs.receives_429, {"throttle": both}, jobs.DAILY),
+        (site.queue, jobs.receives_429, {"throttle": both, "throttle_on_429": jobs.SLOT}, jobs.SLOT),
+        (site.queue, jobs.receives_429_of_slot, {}, jobs.SLOT),
+        (site.queue, jobs.receives_429_of_slot, {"throttle_on_429": "daily"}, jobs.DAILY),
+        (of_queue, jobs.receives_429, {}, jobs.SLOT),
+        (of_queue, jobs.receives_429, {"throttle_on_429": "daily"}, jobs.DAILY),
     ):
         job = queue.enqueue(function, **options)
         site.work()
@@ -124,7 +124,7 @@ def test_a_429_in_a_function_without_limits_pauses_the_limit_of_its_queue(thrott
     """The function itself has no limit."""
     site = throttled_site
     configure(site.limiter, queues={"work": jobs.DAILY})
-    job = site.queue.enqueue(jobs.hears_429)
+    job = site.queue.enqueue(jobs.receives_429)
     site.work()
     assert is_paused(site)
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
@@ -146,7 +146,7 @@ def test_a_429_after_max_wait_ends_the_job(
 ) -> None:
     """The job ends like one that waited for too long. With "run", it has just run, so it fails."""
     configure(rq_site.limiter, on_waited_too_long=on_waited_too_long)
-    job = rq_site.queue.enqueue(jobs.hears_429, throttle=HELD, throttle_max_wait=0)
+    job = rq_site.queue.enqueue(jobs.receives_429, throttle=HELD, throttle_max_wait=0)
     rq_site.work()
     seen = rq_site.fetch(job)
     assert seen.get_status() == status
@@ -157,7 +157,7 @@ def test_a_429_after_max_wait_ends_the_job(
 
 def test_a_429_does_not_prolong_the_ttl(throttled_site: Site) -> None:
     """The ttl is counted from the enqueueing of the job, however often it gets a 429."""
-    job = throttled_site.queue.enqueue(jobs.hears_429, "called", 2, throttle=HELD, ttl=100)
+    job = throttled_site.queue.enqueue(jobs.receives_429, "called", 2, throttle=HELD, ttl=100)
     throttled_site.connection.pexpire(job.key, 50_000)
     throttled_site.shut(jobs.DAILY)
     throttled_site.work()
@@ -184,7 +184,7 @@ def test_one_429_in_a_flood_pauses_its_key_in_the_fleet() -> None:
                 slotting.call(f"other-{n}", "other")
         slotting.until_ended(125)
         held = slotting.stop()
-        one, other = slotting.partner.told("one"), slotting.partner.told("other")
+        one, other = slotting.partner.record_of("one"), slotting.partner.record_of("other")
     assert held.left == 0
     assert_calm(held.log)
     assert (sorted(one.answered), len(one.answered)) == (sorted(str(n) for n in range(100)), 100)
@@ -207,6 +207,6 @@ def test_an_endless_loop_of_429s_ends() -> None:
         wait_until(lambda: slotting.failed() == 1, description="the job has failed")
         job.refresh()
         assert "WaitedTooLong" in job.latest_result().exc_string
-        calls = slotting.partner.told("one").calls
+        calls = slotting.partner.record_of("one").calls
     assert len(calls) >= 2
     assert calls[-1].at_us - calls[0].at_us >= 1_000_000

@@ -113,7 +113,7 @@ def test_jobs_held_by_a_busy_worker_run_in_another(stock_site: Site, start: Star
     start()
     wait_until_denied(site, 3)
     disable_schedule(site, *waiting)
-    site.queue.enqueue(jobs.until_told)
+    site.queue.enqueue(jobs.until_released)
     wait_until(lambda: site.noted == ["begun"], description="the first worker is busy")
     start(OURS_SIMPLE)
     wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the other one is idle")

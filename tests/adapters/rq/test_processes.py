@@ -84,4 +84,4 @@ def test_sigkill_of_stock_workers_in_a_flood_loses_no_waiting_job(flood_servers:
     starts = starts_of(record)
     assert max(starts.values()) == 1
     assert 120 - len(starts) <= record.left <= 2 * 2 + 2
-    assert assert_bound(record, "one", 25_000, 10, unheard=2 * 2) >= len(starts)
+    assert assert_bound(record, "one", 25_000, 10, unrecorded=2 * 2) >= len(starts)

@@ -86,7 +86,7 @@ def test_a_job_that_is_dropped_returns_its_slot(rq_site: Site) -> None:
 def test_a_job_at_the_end_of_its_queue_keeps_its_slot(stock_site: Site) -> None:
     """If no process enqueues scheduled jobs, a 429 puts a job back into the queue at once."""
     site = stock_site
-    job = site.queue.enqueue(jobs.hears_429, throttle=[jobs.DAILY], rate_limit=ONE, job_id="called")
+    job = site.queue.enqueue(jobs.receives_429, throttle=[jobs.DAILY], rate_limit=ONE, job_id="called")
     site.run(SimpleWorker(["work"], connection=site.connection), burst=True, max_jobs=1)
     assert site.noted == ["called"]
     assert (site.fetch(job).get_status(), state(site)) == (JobStatus.QUEUED, (["called"], []))

@@ -56,7 +56,7 @@ def test_settled_units_and_429s_in_a_spawned_process_are_reported(spawn_site: Si
 def _check_reports(site: Site) -> None:
     site.queue.enqueue(jobs.settles, kwargs={"most": 80, "actual": 10}, throttle=[jobs.TOKENS])
     site.work()
-    site.queue.enqueue(jobs.hears_429, throttle=[jobs.DAILY])
+    site.queue.enqueue(jobs.receives_429, throttle=[jobs.DAILY])
     site.work()
     with contextlib.closing(RedisStore(patient(site.url))) as opened:
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.figures import figures
-from support.flood.run import FloodLimit, Told, run
+from support.flood.run import FloodLimit, FloodRecord, run
 from support.servers.flood import Servers
 from support.servers.processes import RabbitMQ, redis_server
 from support.taskiq.brokers import KINDS, Kind
@@ -32,7 +32,7 @@ def servers_of(request: pytest.FixtureRequest, kind: Kind) -> Servers:
     return found
 
 
-def _denials(record: Told) -> float:
+def _denials(record: FloodRecord) -> float:
     return sum(record.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line"))
 
 

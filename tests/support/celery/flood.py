@@ -21,7 +21,7 @@ from celery import Celery
 from kombu import Queue
 
 from support.faults.processes import Fleet
-from support.flood.run import Flood, Flooding, Told
+from support.flood.run import Flood, Flooding, FloodRecord
 from support.servers.flood import Servers, batches, publish
 from support.waiting import wait_until
 
@@ -70,7 +70,7 @@ class CeleryFlooding(Flooding):
             self.fleet.ends_within(60)
         super().kill()
 
-    def stop(self) -> Told:
+    def stop(self) -> FloodRecord:
         """Stop the workers cleanly, and return what happened. The counts include the states of the results."""
         result = super().stop()
         return replace(result, counts={**result.counts, **self.states()})
@@ -85,7 +85,7 @@ class CeleryFlooding(Flooding):
         answers = sender.app.control.revoke(sender.ids, reply=True, limit=workers, timeout=60)
         assert len(answers) == workers, answers
 
-    def bury(self) -> None:
+    def expire(self) -> None:
         """Do nothing: Celery has no state of dead workers."""
 
     def states(self) -> Counter[str]:

@@ -31,14 +31,14 @@ class CelerySite:
         self.kind = kind
         self.queue = f"c{os.getpid()}x{next(_NAMES)}"
         self.record: Any = redis.Redis.from_url(f"{redis_base}/14", decode_responses=True)
-        self.told = {
+        self.settings = {
             "broker": broker_url, "backend": f"{redis_base}/15", "record": f"{redis_base}/14", "queue": self.queue,
             "store": None, "rate": "10/s", "burst": None, "denials": 2, "delay": 0.05, "quorum": False,
             "install": {}, "conf": {}, "form": "hold", "module": "support.celery.tasks",
             "pool": "prefork", **config,
         }  # fmt: skip
-        self.app = Celery("tests", broker=broker_url, backend=self.told["backend"], set_as_current=False)
-        self.app.conf.update(conf_of(self.told))
+        self.app = Celery("tests", broker=broker_url, backend=self.settings["backend"], set_as_current=False)
+        self.app.conf.update(conf_of(self.settings))
         self.app.conf.result_accept_content = ["json", "pickle"]
         self._workers: list[Command] = []
         self._names: list[str] = []
@@ -46,12 +46,11 @@ class CelerySite:
     def start(self, *options: str, name: str = "w", ready: bool = True) -> Command:
         """Start another worker. It consumes when this returns, unless *ready* is False."""
         command = [
-            sys.executable, "-m", "celery", "-A", self.told["module"], "worker",
-            "--concurrency", "2",
-            "--pool", self.told["pool"], "--hostname", f"{name}@{self.queue}", "--loglevel", "info", "--without-gossip",
-            "--without-mingle", *options,
+            sys.executable, "-m", "celery", "-A", self.settings["module"], "worker",
+            "--concurrency", "2", "--pool", self.settings["pool"], "--hostname", f"{name}@{self.queue}",
+            "--loglevel", "info", "--without-gossip", "--without-mingle", *options,
         ]  # fmt: skip
-        session = Command(command, {"TK_CELERY": json.dumps(self.told), "C_FORCE_ROOT": "1"})
+        session = Command(command, {"TK_CELERY": json.dumps(self.settings), "C_FORCE_ROOT": "1"})
         self._workers.append(session)
         self._names.append(name)
         if ready:

@@ -29,7 +29,7 @@ class DramatiqSlotting(Slotting):
         store_url = slots.store_url or patient(f"{where.redis_base}/1")
         super().__init__(slots, where.redis_base, store_url, where.broker_url)
         self._sender = Sender(where, self.queue_name)
-        self.hearts, self.bury, self.left = self._sender.hearts, self._sender.bury, self._sender.left
+        self.heartbeats, self.expire, self.left = self._sender.heartbeats, self._sender.expire, self._sender.left
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)

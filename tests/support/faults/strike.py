@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.faults.kinds import FAULTS, PASSWORD, Fault, scene
-from support.flood.run import Flood, Flooding, FloodLimit, Told
+from support.flood.run import Flood, Flooding, FloodLimit, FloodRecord
 from support.huey.flood import HueyFlood
 from support.partner.strict import Contract
 from support.rq.flood import OURS, RqFlood, RqFlooding
@@ -200,7 +200,7 @@ def strike(case: Case) -> Outcome:
     return judge(case, result, struck_us, over_us, lag)
 
 
-def judge(case: Case, result: Told, struck_us: int, over_us: int, lag: float = 0.0) -> Outcome:
+def judge(case: Case, result: FloodRecord, struck_us: int, over_us: int, lag: float = 0.0) -> Outcome:
     """Return the outcome of *result*. *lag* is how many seconds a replica that became the master was behind."""
     starts = sorted(start.at_us for start in result.starts)
     done, begun = len(set(result.ends)), {start.job for start in result.starts}

@@ -20,7 +20,7 @@ import redis
 from support.celery.flood import CeleryFlood
 from support.flood.figures import bursts_beyond_us, inversions
 from support.flood.meters import scripts_run
-from support.flood.run import Flood, Flooding, FloodLimit, Told, run
+from support.flood.run import Flood, Flooding, FloodLimit, FloodRecord, run
 from support.rq.flood import OURS_SIMPLE, RqFlood
 from support.servers.flood import Servers
 from support.servers.processes import redis_server
@@ -194,7 +194,7 @@ def _done(flooding: Flooding) -> int:
     return int(flooding.record.scard("ended"))
 
 
-def _inverted(result: Told) -> float:
+def _inverted(result: FloodRecord) -> float:
     first: dict[str, int] = {}
     for start in sorted(result.starts, key=lambda one: one.at_us):
         first.setdefault(start.job, start.at_us)

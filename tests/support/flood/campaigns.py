@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from support.faults.histories import Broken, bucket, check
 from support.flood.backlogs import Meter, backlog_servers
 from support.flood.figures import inversions
-from support.flood.run import Flood, Flooding, FloodLimit, Told
+from support.flood.run import Flood, Flooding, FloodLimit, FloodRecord
 from support.waiting import wait_until
 
 __all__ = ["Found", "Plan", "Record", "happen", "judge"]
@@ -203,7 +203,7 @@ def happen(plan: Plan) -> Record:
         return _recorded(result, asks / max(1, len(result.ends)), store, broker)
 
 
-def _recorded(result: Told, asks: float, store: float, broker: float) -> Record:
+def _recorded(result: FloodRecord, asks: float, store: float, broker: float) -> Record:
     grants: defaultdict[str, list[int]] = defaultdict(list)
     for grant in result.grants:
         for name, _, _ in grant.buckets:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from math import ceil
 
-from support.flood.run import Told
+from support.flood.run import FloodRecord
 
 __all__ = ["assert_bound", "assert_calm", "in_order", "starts_of"]
 
 
-def assert_bound(result: Told, name: str, interval_us: int, burst: int, *, unheard: int = 0) -> int:
+def assert_bound(result: FloodRecord, name: str, interval_us: int, burst: int, *, unrecorded: int = 0) -> int:
     """
     Check the grants of the limit *name* against its bound, exactly. Return how many there were.
 
@@ -18,7 +18,7 @@ def assert_bound(result: Told, name: str, interval_us: int, burst: int, *, unhea
     more than burst + w / interval grants. The stored state is that of the computed bucket, so nothing else was charged.
 
     Args:
-        unheard: How many further units may have been charged for workers that were killed before they recorded the
+        unrecorded: How many further units may have been charged for workers that were killed before they recorded the
         grant.
             They count for the bound.
     """
@@ -30,23 +30,23 @@ def assert_bound(result: Told, name: str, interval_us: int, burst: int, *, unhea
                 continue
             assert charge_us == interval_us
             tats[bucket] = max(tats.get(bucket, 0), grant.at_us) + charge_us
-            if tat_us > tats[bucket] and unheard:
-                unheard -= ceil((tat_us - tats[bucket]) / interval_us)
+            if tat_us > tats[bucket] and unrecorded:
+                unrecorded -= ceil((tat_us - tats[bucket]) / interval_us)
                 tats[bucket] = tat_us
-            assert unheard >= 0, f"{bucket} was charged too much that was not granted"
+            assert unrecorded >= 0, f"{bucket} was charged too much that was not granted"
             assert tats[bucket] - grant.at_us <= burst * interval_us, f"over the bound at grant {count} of {bucket}"
             assert tats[bucket] == tat_us, f"{bucket} was charged by something that was not granted"
             count += 1
     return count
 
 
-def in_order(result: Told) -> Told:
+def in_order(result: FloodRecord) -> FloodRecord:
     # Of two grants in one microsecond, the earlier one left the bucket less charged.
     result.grants.sort(key=lambda grant: (grant.at_us, [tat for _, _, tat in grant.buckets]))
     return result
 
 
-def starts_of(result: Told) -> Counter[str]:
+def starts_of(result: FloodRecord) -> Counter[str]:
     return Counter(start.job for start in result.starts)
 
 

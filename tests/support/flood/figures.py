@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from support.flood.run import Flood, Grant, Told
+from support.flood.run import Flood, FloodRecord, Grant
 from throttlekit import TokenBucket
 from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, Tat
 
@@ -68,7 +68,7 @@ class Figures:
         return self.grants_beyond_us <= 0
 
 
-def figures(result: Told) -> Figures:
+def figures(result: FloodRecord) -> Figures:
     flood = result.flood
     starts = sorted(result.starts, key=lambda start: start.at_us)
     times = [start.at_us for start in starts]
@@ -216,7 +216,7 @@ def _grants_beyond_us(flood: Flood, grants: Sequence[Grant]) -> int:
     return round(worst)
 
 
-def _starts_beyond_us(result: Told) -> float:
+def _starts_beyond_us(result: FloodRecord) -> float:
     flood = result.flood
     worst = float("-inf")
     for limit in _buckets(flood):

@@ -24,7 +24,7 @@ from support.flood.limits import FloodLimit
 from support.servers.flood import Sender, Servers
 from support.waiting import wait_until
 
-__all__ = ["Flood", "FloodApart", "FloodLimit", "Flooding", "Grant", "Start", "Told", "run"]
+__all__ = ["Flood", "FloodApart", "FloodLimit", "FloodRecord", "Flooding", "Grant", "Start", "run"]
 
 Mode = Literal["throttlekit", "naive", "native", "blocking", "none"]
 _MODULE = "support.flood.jobs"
@@ -126,7 +126,7 @@ class Grant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class FloodRecord:
     """
     The record of a flood.
 
@@ -157,7 +157,7 @@ class Told:
         return len(self.ends) - len(set(self.ends))
 
 
-def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> Told:
+def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> FloodRecord:
     """Run *flood*. When this returns, no process, message or key of it is left."""
     with (kind or flood.flooding)(flood, where) as flooding:
         if flood.pace is None:
@@ -245,7 +245,7 @@ class Flooding:
             self._workers.kill()
             self._logs.append(self._workers.log())
             self._workers.close()
-            self.bury()
+            self.expire()
 
     def log(self) -> str:
         """Return the output of the current workers."""
@@ -262,11 +262,11 @@ class Flooding:
         """Delete all waiting jobs, as far as the framework can: see its sender."""
         self._sender.purge()
 
-    def bury(self) -> None:
+    def expire(self) -> None:
         """Let the next workers detect at once that all workers are dead."""
-        self._sender.bury(self._sender.hearts())
+        self._sender.expire(self._sender.heartbeats())
 
-    def stop(self) -> Told:
+    def stop(self) -> FloodRecord:
         """Stop the workers cleanly, and return the record."""
         if self._workers is not None:
             if not self.counts_cpu and self.running:
@@ -274,7 +274,7 @@ class Flooding:
             self._workers.stop()
             self._logs.append(self._workers.log())
         record = self.record
-        return Told(
+        return FloodRecord(
             flood=self.flood,
             starts=self.starts(),
             ends=record.lrange("ends", 0, -1),

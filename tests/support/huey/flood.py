@@ -92,7 +92,7 @@ class HueyFlooding(Flooding):
         skews = [*flood.skews, *[0.0] * (flood.processes - len(flood.skews))]
         return Fleet([["env", f"TK_SKEW_S={skew}", *command] for skew in skews], self._environment)
 
-    def bury(self) -> None:
+    def expire(self) -> None:
         """Do nothing: jobs that dead workers of huey held are taken by others after ten seconds."""
 
 

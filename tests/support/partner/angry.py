@@ -12,7 +12,7 @@ of a body is recorded with its time by the clock of that Redis. It shares no cod
     if answer.status_code == 429:
         raise RateLimited.from_response(answer)
 
-    record = partner.told("one")                # in the test, afterwards
+    record = partner.record_of("one")                # in the test, afterwards
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import redis
 
-__all__ = ["AngryPartner", "Answer", "Call", "Told"]
+__all__ = ["AngryPartner", "Answer", "Call", "KeyRecord"]
 
 _TEN_YEARS_S = 10 * 365 * 86_400.0
 
@@ -70,7 +70,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KeyRecord:
     """The record of one key: the bodies that began, and the calls that arrived, each in order."""
 
     begun: list[Call]
@@ -143,12 +143,12 @@ class AngryPartner:
         status, says = self._call(keys=[self._key("calls", key), self._key("anger", key)], args=[job])
         return Answer(int(status), {"Retry-After": says} if says else {})
 
-    def told(self, key: str) -> Told:
+    def record_of(self, key: str) -> KeyRecord:
         """Return the record until now."""
         begun, calls = (
             [_call(line) for line in self._redis.lrange(self._key(kind, key), 0, -1)] for kind in ("begun", "calls")
         )
-        return Told(begun, calls)
+        return KeyRecord(begun, calls)
 
     def close(self) -> None:
         self._redis.close()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from support.flood.figures import Figures, figures
-from support.flood.run import Flood, FloodLimit, Told, run
+from support.flood.run import Flood, FloodLimit, FloodRecord, run
 from support.reports.command import parser_of
 from support.reports.tables import page
 from support.servers.flood import Servers
@@ -77,7 +77,7 @@ def flood_options(doc: str | None, *, broker: bool = False) -> argparse.Namespac
     return parser.parse_args()
 
 
-def denials(result: Told) -> float:
+def denials(result: FloodRecord) -> float:
     """Return how often the store has denied a job."""
     return result.counts.get("store: exhausted", 0) + result.counts.get("store: in line", 0)
 
@@ -106,7 +106,7 @@ class Report:
         self._of_limit: dict[tuple[str, FloodLimit, str], list[float]] = {}
         self._progress = Console(stderr=True, highlight=False, width=220 if not sys.stderr.isatty() else None)
 
-    def run(self, rows: Iterable[Row], where: Servers) -> Iterator[tuple[Row, Told, Figures]]:
+    def run(self, rows: Iterable[Row], where: Servers) -> Iterator[tuple[Row, FloodRecord, Figures]]:
         """Run the rows that --only selects, and yield the result of each, for `add`."""
         for row in rows:
             if self._options.only in row.name:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from support.flood.figures import figures
-from support.flood.run import Flood, FloodLimit, Told, run
+from support.flood.run import Flood, FloodLimit, FloodRecord, run
 from support.reports.command import parser_of, show
 from support.servers.flood import Servers
 
@@ -57,7 +57,7 @@ def flood_of(kind: Callable[..., Flood], kills: tuple[float, ...], **how: Any) -
     return kind(limits=(FloodLimit("partner", "50/s", 50),), kills=kills, **{**common, **how})
 
 
-def _lost(result: Told) -> tuple[int, dict[str, str]]:
+def _lost(result: FloodRecord) -> tuple[int, dict[str, str]]:
     return result.flood.jobs - len(set(result.ends)), {}
 
 
@@ -65,7 +65,7 @@ def compare(
     title: str,
     runs: Iterable[Run],
     *,
-    lost: Callable[[Told], tuple[int, dict[str, str]]] = _lost,
+    lost: Callable[[FloodRecord], tuple[int, dict[str, str]]] = _lost,
     twice: Callable[[int, list[int]], bool] = lambda ours, others: False,
 ) -> int:
     """

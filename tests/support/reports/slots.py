@@ -142,7 +142,7 @@ def measure_429(row: Row, place: Any, jobs: int, *, rate: int, threads: int, bey
         beyond: By how many calls the rate may be exceeded after the pause.
     """
     place.until_ended(jobs + jobs // 2, timeout=300)
-    one, other = place.partner.told("one"), place.partner.told("other")
+    one, other = place.partner.record_of("one"), place.partner.record_of("other")
     held: Happened = place.stop()
     first_us = one.refused[0].at_us
     over_us = first_us + PAUSE * 1_000_000

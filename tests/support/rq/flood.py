@@ -124,7 +124,7 @@ class RqFlooding(Flooding):
         wait_until(lambda: self.ready in fleet.log(), description="another worker is ready")
         return fleet
 
-    def bury(self) -> None:
+    def expire(self) -> None:
         """Do nothing: RQ's state of dead workers does not affect a flood."""
 
     def unlock(self) -> None:

@@ -77,7 +77,7 @@ def settles(*, most: int, actual: int) -> None:
     current().settle(actual)
 
 
-def until_told() -> None:
+def until_released() -> None:
     """Run until the test sets the key "told"."""
     note("begun")
     job: Any = get_current_job()
@@ -108,7 +108,7 @@ def fails(what: Any = "failed") -> None:
     raise RuntimeError("raised by the test")
 
 
-def hears_429(what: Any = "called", times: int = 1) -> str:
+def receives_429(what: Any = "called", times: int = 1) -> str:
     """Call a partner that answers the first *times* calls with a 429 of ten minutes."""
     note(what)
     job: Any = get_current_job()
@@ -117,13 +117,13 @@ def hears_429(what: Any = "called", times: int = 1) -> str:
     return f"result of {what}"
 
 
-async def hears_429_async(what: Any = "called") -> str:
-    return hears_429(what)
+async def receives_429_async(what: Any = "called") -> str:
+    return receives_429(what)
 
 
 @throttled(DAILY, SLOT, on_429=SLOT)
-def hears_429_of_slot(what: Any = "called") -> str:
-    return hears_429(what)
+def receives_429_of_slot(what: Any = "called") -> str:
+    return receives_429(what)
 
 
 def comes_again(what: Any, most: int) -> Any:

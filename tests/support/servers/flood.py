@@ -102,14 +102,14 @@ class Sender:
         """Delete the messages in the broker that no worker holds."""
         self._broker.flush(self._queue)
 
-    def hearts(self) -> set[bytes]:
+    def heartbeats(self) -> set[bytes]:
         """Return the workers that have used this broker. Empty for RabbitMQ, which knows its connections."""
         return set(self._redis.zrange(_HEARTBEATS, 0, -1)) if self._redis is not None else set()
 
-    def bury(self, hearts: set[bytes]) -> None:
+    def expire(self, heartbeats: set[bytes]) -> None:
         """Let Dramatiq detect at once that these workers are dead, and not only after a minute."""
-        if hearts:
-            self._redis.zadd(_HEARTBEATS, dict.fromkeys(hearts, 0), xx=True)
+        if heartbeats:
+            self._redis.zadd(_HEARTBEATS, dict.fromkeys(heartbeats, 0), xx=True)
 
     def commands(self) -> int | None:
         """Return how many scripts the workers have run on the broker's Redis, one per command. None for RabbitMQ."""

@@ -13,7 +13,7 @@ from throttlekit._core.answer import Answer, Reason, Requester
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.redis import RedisStore
 
-__all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording", "ask"]
+__all__ = ["DenyBefore", "Listed", "Passing", "Recording", "RuleStore", "ask"]
 
 _OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "return_units", "wake", "where"}
 
@@ -98,7 +98,7 @@ class Recording(Passing):
         return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
-class EventDispatcher(Recording):
+class RuleStore(Recording):
     """
     A store that returns the fleet's rules, as raw fields and values, by its own clock.
 
@@ -109,14 +109,14 @@ class EventDispatcher(Recording):
     def __init__(self, clock_us: Any) -> None:
         super().__init__(MemoryStore(clock_us=clock_us))
         self._clock_us = clock_us
-        self.told: list[tuple[str, str]] = []
+        self.rules: list[tuple[str, str]] = []
         self.fault: Exception | None = None
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         if self.fault is not None:
             raise self.fault
         seconds, micros = divmod(self._clock_us(), 1_000_000)
-        return [[[b"%d" % seconds, b"%d" % micros], [part.encode() for pair in self.told for part in pair]]]
+        return [[[b"%d" % seconds, b"%d" % micros], [part.encode() for pair in self.rules for part in pair]]]
 
 
 class DenyBefore(Recording):

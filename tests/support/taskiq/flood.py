@@ -112,7 +112,7 @@ class TaskiqFlooding(Flooding):
             self._sender.nudge()
         return left
 
-    def bury(self) -> None:
+    def expire(self) -> None:
         """Do nothing: taskiq has no state of dead workers."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.ids import told
+from support.ids import stable_repr
 from throttlekit import (
     Concurrency,
     ConfigurationError,
@@ -488,7 +488,7 @@ VALUES: list[Limit] = [
 ] + [FixedWindow("partner", "1/day", tz="Europe/Berlin"), LeakyBucket("partner", "1/s", queue=3)]
 
 
-@pytest.mark.parametrize("limit", VALUES, ids=told)
+@pytest.mark.parametrize("limit", VALUES, ids=stable_repr)
 def test_limit_is_a_value(limit: Limit) -> None:
     """Limits of every algorithm copy and pickle into equal ones with the same hash, repr and decisions."""
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.ids import told
+from support.ids import stable_repr
 from throttlekit import (
     ConfigurationError,
     FixedWindow,
@@ -69,7 +69,7 @@ def is_same_limit(loaded: Limit, limit: Limit, job: Job) -> bool:
     return True
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=told)
+@pytest.mark.parametrize("limit", LIMITS, ids=stable_repr)
 def test_limit_is_the_same_on_arrival(limit: Limit) -> None:
     """Definition, key and cost arrive, for every algorithm, option, scope and tier."""
     loaded = load(sent(limit))
@@ -121,7 +121,7 @@ def test_message_format_does_not_change() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=told)
+@pytest.mark.parametrize("limit", LIMITS, ids=stable_repr)
 def test_limit_from_a_message_shares_the_declared_limits_budget(limit: Limit) -> None:
     """If the definition is the same, both use one budget."""
     limiter = Limiter(MemoryStore(clock_us=FakeClock(NOW)))

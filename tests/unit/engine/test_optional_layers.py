@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from support.servers.away import Away
-from support.servers.stores import EventDispatcher
+from support.servers.stores import RuleStore
 from throttlekit import Concurrency, Delivery, Job, Limiter, TokenBucket
 from throttlekit.fleet.rules import Rule, as_text, field_of, plain
 from throttlekit.testing import FakeClock
@@ -38,12 +38,12 @@ EACH = [WithoutFleet, WithoutPrefetch, WithoutBreaker, WithoutAny]
 
 
 @pytest.fixture
-def store() -> EventDispatcher:
-    return EventDispatcher(FakeClock())
+def store() -> RuleStore:
+    return RuleStore(FakeClock())
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_every_verb_works_without_a_layer(kind: type[Limiter], store: EventDispatcher) -> None:
+def test_every_verb_works_without_a_layer(kind: type[Limiter], store: RuleStore) -> None:
     """Decisions, positions, slots, corrections, pauses and resets are those of a complete limiter."""
     limiter = kind(store)
     first = [limiter.acquire(PLAIN, AHEAD, OWN, job=Job(id=str(n)), delivery=Delivery()) for n in range(3)]
@@ -67,22 +67,22 @@ def test_every_verb_works_without_a_layer(kind: type[Limiter], store: EventDispa
     limiter.close()
 
 
-def test_without_the_fleet_no_rule_applies(store: EventDispatcher) -> None:
+def test_without_the_fleet_no_rule_applies(store: RuleStore) -> None:
     """A limiter without live control follows no rule, and requests none."""
     rule = Rule(what="pause", name="plain", since_us=1, by="ann")
-    store.told = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule)))]
+    store.rules = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule)))]
     whole = Limiter(store)
     assert [limiter.acquire(PLAIN).allowed for limiter in (WithoutFleet(store), whole)] == [True, False]
     whole.close()
 
 
-def test_without_prefetch_each_unit_is_requested(store: EventDispatcher) -> None:
+def test_without_prefetch_each_unit_is_requested(store: RuleStore) -> None:
     """A limiter without this layer prefetches nothing: `prefetch` of a limit has no effect."""
     limiter = WithoutPrefetch(store)
     assert [limiter.acquire(AHEAD).remaining for _ in range(5)] == [39, 38, 37, 36, 35]
 
 
-def test_without_the_breaker_each_call_reaches_the_store(store: EventDispatcher) -> None:
+def test_without_the_breaker_each_call_reaches_the_store(store: RuleStore) -> None:
     """A limiter without the breaker calls an unavailable store each time; with it, once a second."""
     calls = []
     for kind in (WithoutBreaker, Limiter):

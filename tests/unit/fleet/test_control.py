@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.servers.stores import EventDispatcher, Passing
+from support.servers.stores import Passing, RuleStore
 from throttlekit import (
     Concurrency,
     CostExceedsLimit,
@@ -52,7 +52,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.store = EventDispatcher(self.clock)
+        self.store = RuleStore(self.clock)
         self.shadowed: list[ShadowDenied] = []
         self.decided: list[Decided] = []
         self.limiter = Limiter(self.store, plugins=[self])
@@ -69,7 +69,7 @@ class Fleet:
     def set_rules(self, *rules: Rule) -> None:
         """Replace the rules that were set before."""
         known = [replace(rule, since_us=rule.since_us or self.clock(), by="ann") for rule in rules]
-        self.store.told = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule))) for rule in known]
+        self.store.rules = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule))) for rule in known]
         self.limiter.fleet.follow()
 
     def advance(self, seconds: float) -> None:
@@ -592,7 +592,7 @@ def test_unreadable_rule_is_ignored_with_one_line(
 ) -> None:
     """Such a rule is of a later version, truncated, or foreign: the other rules still apply."""
     fleet.set_rules(Rule(what="pause", name="other"))
-    fleet.store.told.append(entry)
+    fleet.store.rules.append(entry)
     for _ in range(3):
         fleet.limiter.fleet.follow()
     assert fleet.decide(PARTNER)
