@@ -155,13 +155,12 @@ class Report:
         return 1 if self._faults else 0
 
     def _uneven(self) -> list[str]:
-        """Return the limits for which the costs per job of two backlog sizes differ by more than a tenth."""
+        """Return the limits for which a job of another backlog costs more than 1.1 times a job of the first."""
         return [
-            f"{kind}: {limit.rate} burst {limit.burst}: what a job costs, {few:.2f} and {many:.2f}, differs by "
-            "more than a tenth"
+            f"{kind}: {limit.rate} burst {limit.burst}: a job costs {few:.2f}, {many:.2f} in another backlog"
             for (kind, limit, _), (few, *rest) in self._of_limit.items()
             for many in rest
-            if abs(many - few) > 0.1 * min(few, many)
+            if many > 1.1 * few
         ]
 
 
