@@ -47,7 +47,7 @@ REVERSED = [call._replace(job=JOBS - 1 - call.job) for call in ideal_calls()]
     ],
 )
 def test_each_broken_promise_is_found(calls: list[Call], name: str) -> None:
-    """One thing goes wrong, and only the promise about it is reported."""
+    """If one thing goes wrong in a run, only the promise about it is reported."""
     assert broken(check_promises(plan(), calls)) == [name]
 
 

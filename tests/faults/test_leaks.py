@@ -142,7 +142,10 @@ def test_no_password_and_no_argument_is_shown(server: str, caplog: pytest.LogCap
 
 
 def test_an_outage_names_the_server_and_no_other_part_of_its_url(caplog: pytest.LogCaptureFixture) -> None:
-    """Its two log lines have the host, port and database. The error has them in an attribute, and not in its text."""
+    """
+    The two log lines of an outage have the host, port and database. The error has them in an attribute, and not in its
+    text.
+    """
     caplog.set_level(logging.INFO, "throttlekit")
     limit = TokenBucket("api", "1000/s", burst=1000)
     with contextlib.closing(RedisProcess()) as server:

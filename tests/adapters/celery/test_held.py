@@ -279,7 +279,7 @@ def test_held_tasks_survive_an_outage_of_the_broker(make_site: Any, server: Redi
 
 
 def test_purge_keeps_held_tasks(make_site: Any, keys: Any) -> None:
-    """It keeps all messages that workers have received."""
+    """`celery purge` keeps all messages that workers have received."""
     site: CelerySite = make_site(rate="5/s", burst=1)
     site.start()
     results = [site.send("echo", n) for n in range(12)]

@@ -489,7 +489,9 @@ def test_a_message_that_belongs_to_another_worker_is_not_started(redis_site: Sit
 
 
 def test_a_worker_that_holds_messages_keeps_its_heartbeat(redis_site: Site) -> None:
-    """Otherwise Dramatiq would consider it dead, and give its messages to other workers."""
+    """
+    A worker that only holds messages keeps its heartbeat: otherwise Dramatiq would give its messages to other workers.
+    """
     site = redis_site
     limiter, limit = send_paused(site, 20)
     client, heartbeats = site.broker.client, f"{site.broker.namespace}:__heartbeats__"
@@ -507,7 +509,9 @@ def test_a_worker_that_holds_messages_keeps_its_heartbeat(redis_site: Site) -> N
 def test_messages_of_a_custom_broker_run_without_a_check_of_their_owner(
     redis_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its held messages run, although the set in which Dramatiq keeps fetched messages has none of them."""
+    """
+    Held messages of a custom broker run, although the set in which Dramatiq keeps fetched messages has none of them.
+    """
     site = redis_site
     monkeypatch.setattr(site.broker.client, "sismember", lambda *_: 0)
     limiter, limit = send_paused(site, 20)
