@@ -14,7 +14,7 @@ def plan(*, jobs: int = JOBS, throttled: bool = True) -> Plan:
 
 
 def ideal_calls() -> list[Call]:
-    """The calls of the burst at once, and every other job at its time."""
+    """Return the calls of the burst at once, and every other job at its time."""
     return [Call(100 + max(0, job + 1 - BURST) / RATE, job, 200) for job in range(JOBS)]
 
 

@@ -39,7 +39,7 @@ JOB = Job(id="j", name="f")
 
 def constant(package: str, name: str) -> str:
     """
-    The literal that is assigned to *name* at the top of a module of *package*: the constant may move between its
+    Return the literal that is assigned to *name* at the top of a module of *package*: the constant may move between its
     modules.
     """
     found = {

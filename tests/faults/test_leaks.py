@@ -86,7 +86,7 @@ def _full_server() -> Iterator[int]:
 
 @contextlib.contextmanager
 def _echo_server() -> Iterator[int]:
-    """A server that replies to each command with an error that repeats the command."""
+    """Run a server that replies to each command with an error that repeats the command."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

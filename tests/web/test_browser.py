@@ -114,7 +114,7 @@ def _write_history(url: str) -> None:
 
 @contextlib.contextmanager
 def _served(store: str, *options: str) -> Iterator[str]:
-    """The address of a page of *store*, as the command prints it."""
+    """Serve a page of *store*, and yield the address that the command prints."""
     serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0", *options]
     with subprocess.Popen(serve, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as page:
         try:

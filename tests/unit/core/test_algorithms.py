@@ -33,7 +33,7 @@ def _bound(limit: Limit, cost: int, now_us: int, holder: object = "") -> Any:
 
 
 def _used(limit: Limit, seed: int) -> tuple[Any, int]:
-    """The state of a limit after random use, and the time."""
+    """Return the state of a limit after random use, and the time."""
     rnd, now_us, state = random.Random(seed), NOW_US + seed * 123_457, None
     for number in range(rnd.randrange(60)):
         now_us += rnd.randrange(3 * max(1, limit.period_us // limit.amount))

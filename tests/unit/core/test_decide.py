@@ -64,12 +64,12 @@ class Lists:
         self.store.forget([self.claim(limit)], jobs, owner)
 
     def entries(self, job: str, *limits: Limit) -> list[Entry]:
-        """The entries of a job on the waitlists of *limits*."""
+        """Return the entries of a job on the waitlists of *limits*."""
         claims = [self.claim(limit) for limit in limits or [LIMIT]]
         return [self.store._stored(claim, self.now).waitlist.entries[job] for claim in claims]  # type: ignore[union-attr]  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
 
     def woken(self) -> list[str]:
-        """The ids of the jobs whose owners were notified since the last call."""
+        """Return the ids of the jobs whose owners were notified since the last call."""
         found, self.notified = [wake.id for _, wake in self.notified], []
         return found
 

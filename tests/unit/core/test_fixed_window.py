@@ -45,7 +45,7 @@ def at(at_us: int) -> datetime:
 
 
 def window_of(zone: ZoneInfo, period_us: int, now_us: int) -> int:
-    """The number of the calendar's window, by the local time of the standard library."""
+    """Return the number of the calendar's window, by the local time of the standard library."""
     local = at(now_us).astimezone(zone).replace(tzinfo=timezone.utc)
     return micros(local) // period_us
 

@@ -48,7 +48,7 @@ def gauge_of(store: MemoryStore) -> Gauge | None:
 
 
 def rounds(gauge: Gauge | None, *means_us: int, used: int | None = None, floor: int = 2, most: int = 40) -> Gauge:
-    """The gauge after one round for each of *means_us*, with all slots in use."""
+    """Return the gauge after one round for each of *means_us*, with all slots in use."""
     for mean_us in means_us:
         slots, before = slots_of(gauge, floor, most), gauge
         while gauge is None or gauge is before or gauge.skip or gauge.holds:

@@ -34,7 +34,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
 def make(algorithm: type[Limit], name: Any = "partner", rate: Any = "10/s", **options: Any) -> Limit:
-    """A limit of any algorithm, also with options that a type checker would reject."""
+    """Return a limit of any algorithm, also with options that a type checker would reject."""
     made: Callable[..., Limit] = algorithm
     return made(name, rate, **options)
 

@@ -43,7 +43,7 @@ class Fleet:
     def run(
         self, until_us: int, quota: LocalQuota, offset_us: int, costs: list[int], gap_us: int
     ) -> Generator[int, int, None]:
-        """One thread: yields how long to wait, and is sent the time."""
+        """Simulate one thread: yield how long to wait, and receive the time."""
         now_us = yield self.random.randrange(gap_us)
         while now_us < until_us:
             cost, requested_us, local_us = self.random.choice(costs), now_us, now_us + offset_us
@@ -154,7 +154,7 @@ def test_the_bound_is_reached() -> None:
 
 
 def filled_quota(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
-    """A quota that was just filled_quota with *units*, of which the first job used *cost*."""
+    """Return a quota that has just got *units*, of which the first job used *cost*."""
     quota = LocalQuota(LEASE)
     quota.record_lease(units, cost, at_us, at_us, PLENTY)
     return quota
@@ -199,7 +199,10 @@ def test_prefetched_amount_doubles_up_to_the_maximum() -> None:
 
 
 def steady_process(gap_us: int) -> Callable[[], int]:
-    """A process that requests every *gap_us*; each call of the result returns how many units the next prefetch took."""
+    """
+    Return a function that simulates a process with a request every *gap_us*, and returns how many units its next
+    prefetch took.
+    """
     quota, now_us = LocalQuota(LEASE), START_US
 
     def next_take() -> int:
@@ -362,7 +365,7 @@ def test_returning_units_would_break_the_bound() -> None:
 
 
 def _quota_of_ten() -> LocalQuota:
-    """A quota that took 10 units with a first job that cost nothing."""
+    """Return a quota that took 10 units with a first job that cost nothing."""
     quota = LocalQuota(LEASE)
     quota.record_lease(10, 0, START_US, START_US, PLENTY)
     return quota

@@ -89,7 +89,7 @@ def look_and_request(limit: Limit, state: Stored, now_us: int, job: str) -> tupl
 
 
 def used(limit: Limit, times: int) -> Any:
-    """What is taken after *times* requests at `NOW_US`."""
+    """Return the state after *times* requests at `NOW_US`."""
     state = Stored()
     for _ in range(times):
         _, state = request(limit, state, NOW_US, caller=Caller.WITHOUT_JOB)

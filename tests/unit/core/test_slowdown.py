@@ -39,7 +39,7 @@ class Downstream:
         )
 
     def grants_in(self, us: int, step_us: int = 10_000) -> int:
-        """How many requests are granted while there are always as many callers as units."""
+        """Return how many requests are granted while there are always as many callers as units."""
         count, until_us = 0, self.now_us + us
         while self.now_us < until_us:
             while self.is_granted():

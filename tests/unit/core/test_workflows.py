@@ -36,7 +36,7 @@ HOUR = 3600.0
 
 
 def job_of(workflow: object, id: str = "", **arguments: Any) -> Job:
-    """A job of a workflow; with an *id*, that job again."""
+    """Return a job of a workflow; with an *id*, that job again."""
     return Job(id=id or f"{workflow}-{random.random()}", kwargs={"workflow": workflow, **arguments}, name="step")
 
 

@@ -53,7 +53,7 @@ class Fleet(Recording):
         return super()._decide(request, now_us)
 
     def left(self, limit: Limit = API, **which: Any) -> int:
-        """What another process would see."""
+        """Return the remaining units that another process would see."""
         return Limiter(self.inner).peek(limit, **which).remaining
 
 
@@ -79,7 +79,7 @@ def job(account: object = "a") -> Job:
 
 
 def held(limiter: Limiter) -> Any:
-    """The prefetched units."""
+    """Return the prefetched units."""
     return wiring_of(limiter).prefetcher._held
 
 
@@ -94,7 +94,7 @@ def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any)
 
 
 def spendable(limiter: Limiter, *limits: Limit, **which: Any) -> int:
-    """How many requests are granted without a call of the store, at most 100."""
+    """Return how many requests are granted without a call of the store, at most 100."""
     store: Any = wiring_of(limiter).stores.shared._store
     calls = len(store.asked)
     for number in range(100):

@@ -89,11 +89,11 @@ def paused(limiter: Limiter) -> set[str]:
 
 
 def release_nothing() -> None:
-    """The release of a job whose slots `run_body` has released."""
+    """Release no slot, because `run_body` has released those of the job."""
 
 
 def run_body(limiter: Limiter, *limits: Any) -> None:
-    """The job's body ran, and its slots were released."""
+    """Acquire *limits*, and release the slots, as after the job's body."""
     decision = limiter.acquire(*limits, job=JOB)
     assert decision.allowed
     limiter.release(decision)

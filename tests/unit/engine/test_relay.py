@@ -37,7 +37,7 @@ class TwoProcesses:
         return self.there.acquire(*limits, job=Job(id=id), delivery=wait)
 
     def keep(self, id: str) -> None:
-        """The job's framework has the job, and the waker may start it."""
+        """Pass the note of a job to the waker, which may start the job from now on."""
         note = self.relays[id].kept
         assert note is not None
         read_note(self.waker, json.loads(json.dumps(note)), id)

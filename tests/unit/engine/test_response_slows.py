@@ -24,7 +24,7 @@ LIMITS = [
 
 
 def _grants(limiter: Limiter, limit: Limit, clock: FakeClock, seconds: int) -> int:
-    """How many of ten requests a second are granted."""
+    """Return how many of ten requests a second are granted."""
     granted = 0
     for _ in range(seconds * 10):
         clock.advance(0.1)

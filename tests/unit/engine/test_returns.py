@@ -80,7 +80,7 @@ A = Job(kwargs={"workflow": "a"})
 
 
 def free(store: Stalled) -> int:
-    """The free slots, as seen by a limiter without a circuit breaker that would answer for the store."""
+    """Return the free slots, as seen by a limiter without a circuit breaker that would answer for the store."""
     return Limiter(store.inner).peek(SLOTS, cost=0).remaining
 
 

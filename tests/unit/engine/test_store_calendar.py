@@ -43,7 +43,7 @@ class Server(MemoryStore):
 
 @contextmanager
 def clock(at_ns: int) -> Iterator[None]:
-    """A worker whose clock shows *at_ns*."""
+    """Set the clock of this worker to *at_ns*."""
     with mock.patch.object(time, "time_ns", return_value=at_ns):
         yield
 

@@ -233,7 +233,7 @@ S = 1_000_000
 def _read(
     *record: bytes | None, waiting: int = 0, woken: int = 0, owners: int = 0, first: list[bytes], some: list[bytes]
 ) -> ListNow:
-    """What is read from a waitlist at second 100."""
+    """Return what is read from a waitlist at second 100."""
     known = [*record, None, None, None][:3]
     return list_from(iter([known, waiting, woken, owners, first, some]), 100 * S, 1_000_000_000)
 
