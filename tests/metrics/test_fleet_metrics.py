@@ -42,7 +42,7 @@ def test_waiting_jobs_and_use_are_those_of_the_fleet(redis_url: str) -> None:
 
 
 def test_held_jobs_and_redelivered_jobs_are_counted_together(redis_url: str) -> None:
-    """Some adapters hold waiting jobs in the worker, and others let the framework redeliver them."""
+    """Jobs that a worker holds and jobs that a framework redelivers are counted together."""
     registry = CollectorRegistry()
     with contextlib.closing(Limiter(patient(redis_url))) as limiter:
         registry.register(FleetMetrics(limiter))

@@ -196,7 +196,10 @@ def test_a_raised_rate_wakes_held_tasks(make_site: Any, server: RedisProcess) ->
 
 
 def test_a_task_that_is_revoked_or_expires_while_held_never_runs(make_site: Any) -> None:
-    """Both tasks end as REVOKED at once, and never run. The other tasks run as if these two had never waited."""
+    """
+    A held task that is revoked or expires ends as REVOKED at once, and never runs. The other tasks run as if it had
+    never waited.
+    """
     site: CelerySite = make_site(rate="6/h", burst=1)
     site.start()
     runs = [site.send("echo", 0)]

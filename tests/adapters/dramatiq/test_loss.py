@@ -218,8 +218,8 @@ def next_message(thread: Any) -> Any:
 
 def test_a_message_of_a_lost_connection_is_not_acknowledged_on_the_next_one(rabbit: Site) -> None:
     """
-    Both connections number their first message 1. A late acknowledgement of the first does not remove the second from
-    RabbitMQ.
+    Two successive connections number their first message 1. A late acknowledgement of the first message does not remove
+    the second from RabbitMQ.
     """
     rabbit.broker.add_middleware(Throttle(Limiter()))
     make_actor(rabbit).send(0)

@@ -111,7 +111,7 @@ def test_a_job_of_a_killed_worker_is_taken_by_another_worker(hand: Hand) -> None
 
 
 def test_a_task_object_that_is_enqueued_twice_runs_twice(hand: Hand) -> None:
-    """Its two messages have the same bytes. Two workers take one each, and both run."""
+    """A task object that is enqueued twice has two equal messages. Two workers take one each, and both run."""
     task = hand.task().s("x")
     for _ in range(2):
         hand.huey.enqueue(task)
@@ -331,7 +331,10 @@ def test_a_job_of_a_killed_process_runs_again(hand: Hand) -> None:
 
 
 def test_hundreds_of_jobs_of_a_killed_process_run_again(plain: Hand) -> None:
-    """There are more jobs than one call of the script moves, among as many jobs that the user scheduled."""
+    """
+    All jobs of a killed process run again, also if they are more than one call of the script moves, among as many jobs
+    that the user scheduled.
+    """
     task = plain.task()
     plain.deny(600)
     for n in range(120):

@@ -159,7 +159,7 @@ def test_a_job_that_a_burst_worker_leaves_is_enqueued_at_its_turn(throttled_site
 
 @pytest.mark.workers
 def test_jobs_of_a_killed_worker_are_enqueued_by_their_schedule(stock_site: Site, start: Start) -> None:
-    """Some seconds after their turn, any running worker takes the jobs."""
+    """Any running worker takes the jobs of a killed worker some seconds after their turn."""
     site, second = stock_site, TokenBucket("secondly", "1/s", burst=1)
     first = start()
     wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the worker is ready")

@@ -211,7 +211,7 @@ def test_a_waker_that_is_stopped_strands_no_job(stock_site: Site, start: Start) 
 
 
 def test_the_waker_keeps_no_data_of_jobs_that_have_run(redis_url: str) -> None:
-    """This applies to jobs whose grants had a note, and to those whose grants had none."""
+    """The waker keeps no data of jobs that have run, whether or not their grants had a note."""
     connection, limiter = redis.Redis.from_url(redis_url), Limiter(redis_url)
     waker = WakerProcess(connection, limiter, ["work"])
     queue = ThrottledQueue("work", connection=connection)

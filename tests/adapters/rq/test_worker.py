@@ -388,7 +388,7 @@ def test_jobs_wait_while_the_store_is_unavailable(rq_site: Site) -> None:
 
 
 def test_denials_log_one_line(throttled_site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """There is one line at INFO for the limit, without any of a job's arguments."""
+    """Denials log one line at INFO for the limit, without any of a job's arguments."""
     site = throttled_site
     site.shut(jobs.HOURLY)
     for _ in range(5):

@@ -581,7 +581,7 @@ def test_windows_are_used_from_their_start(lists: Lists) -> None:
 
 
 def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) -> None:
-    """Such jobs take no slot, and none of them waits for jobs of other workflows."""
+    """Jobs of a workflow that has a slot take no other slot, and none of them waits for jobs of other workflows."""
     limit = Concurrency("flows", 1, lease=60, held_by="{workflow}")
     a, b = workflow_name("a"), workflow_name("b")
     lists.decide("a1", limit, workflow=b)

@@ -276,7 +276,7 @@ def test_task_that_is_cancelled_while_it_waits_holds_nothing(limiter: Limiter) -
 def test_task_that_is_cancelled_before_its_thread_begins_leaves_no_trace(
     caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
-    """Such a task makes no request, and an error after the cancellation is not logged as never retrieved."""
+    """A task that is cancelled before its thread begins makes no request, and no error is logged as never retrieved."""
     store = Slow()
     limiter = Limiter(store)
 
