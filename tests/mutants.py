@@ -65,7 +65,7 @@ class Mutant(NamedTuple):
 
 
 def stages(name: str) -> list[list[str]]:
-    """The stages of tests for a mutant of the script *name*; they run until one fails."""
+    """Return the stages of tests for a mutant of the script *name*; they run until one fails."""
     stem = Path(name).stem
     likely = [HISTORY.format(LIKELY.get(stem, "mixtures"))]
     if stem == "latency":
@@ -94,7 +94,9 @@ MUTANTS = [
 
 
 def stale() -> list[str]:
-    """The mutants whose text occurs not at all, or more than once: the line that they would change is undefined."""
+    """
+    Return the mutants whose text occurs not at all, or more than once: the line that they would change is undefined.
+    """
     return [
         f"{each.name}: {each.old!r} occurs {count} times, not once"
         for each in MUTANTS

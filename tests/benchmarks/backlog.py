@@ -59,10 +59,10 @@ def row(name: str, how: str, cost: Cost) -> list[str]:
 
 def judged(framework: str, found: Mapping[int, Cost], *, times: bool = True) -> Iterator[Promise]:
     """
-    The promises of one framework's backlogs, by size. For backlogs that one burst nearly clears: only the bound.
+    Yield the promises of one framework's backlogs, by size: only the bound if one burst nearly clears the backlog.
 
     Args:
-        times: False: use and cost are reported, and not judged.
+        times: If False, use and cost are reported but not checked.
     """
     broken = [f"{cost.beyond_us / 1000:+.1f} ms with {size}" for size, cost in found.items() if cost.beyond_us > 0]
     broken += [f"{cost.lost} of {size} lost" for size, cost in found.items() if cost.lost]

@@ -57,7 +57,7 @@ def _share(value: float | None) -> str:
 
 
 def judged(plan: Plan, record: Record, found: Found, *, times: bool = True) -> Iterator[Promise]:
-    """The promises. *times*: False: use and order are reported, and not judged."""
+    """Yield the promises. If *times* is false, use and order are reported but not checked."""
     name = f"account at {plan.account:g}"
     measured = "; ".join(f"{limit} by {by.by:.3g} at {by.at_us}" for limit, by in found.broken.items()) or "hold"
     calls = sum(map(len, record.grants.values()))

@@ -78,7 +78,7 @@ def slotting_on(where: Servers, amount: int = 10, **config: Any) -> Iterator[Cel
 
 
 def run_backlog(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
-    """The use of the slots by a backlog under one limit."""
+    """Measure how much of the slots a backlog under one limit uses."""
     with slotting_on(where, amount, pool=pool) as slotting:
         slotting.start()
         for number, each in enumerate(seconds):
@@ -87,7 +87,7 @@ def run_backlog(where: Servers, row: Row, pool: str, amount: int, seconds: list[
 
 
 def run_without_limit(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
-    """The same tasks without a limit, on as many processes or threads as there are slots."""
+    """Run the same tasks without a limit, on as many processes or threads as there are slots."""
     with slotting_on(where, amount, pool=pool) as slotting:
         slotting.start(amount, ["a"])
         for number, each in enumerate(seconds):
@@ -96,7 +96,7 @@ def run_without_limit(where: Servers, row: Row, pool: str, amount: int, seconds:
 
 
 def run_kill(where: Servers, row: Row) -> None:
-    """All processes of a worker that holds 4 of 8 slots are killed; another worker runs the remaining jobs."""
+    """Kill all processes of a worker that holds 4 of 8 slots; another worker runs the remaining jobs."""
     with slotting_on(where, 8, conf=_QUICK_RECOVERY) as slotting:
         measure_kill(row, slotting, lambda: slotting.start(4, ["doomed"]), lambda: slotting.start(12, ["other"]))
 
@@ -113,7 +113,7 @@ def run_long_bodies(where: Servers, row: Row) -> None:
 
 
 def run_stopped_store(where: Servers, row: Row) -> None:
-    """The limiter's Redis is stopped for twice the lease: each running body may exceed the limit by one, once."""
+    """Stop the limiter's Redis for twice the lease: each running body may exceed the limit by one, once."""
     with redis_server() as store, slotting_on(where, 4, store=f"{store}/0") as slotting:
         for number in range(200):
             slotting.work(number, 0.5)
@@ -130,7 +130,9 @@ def run_stopped_store(where: Servers, row: Row) -> None:
 
 
 def run_429(where: Servers, row: Row, pool: str) -> None:
-    """A full flood at 100/s, with 429 and Retry-After 10 from the 300th call on; another key continues meanwhile."""
+    """
+    Run a full flood at 100/s, with 429 and Retry-After 10 from the 300th call on; another key continues meanwhile.
+    """
     with slotting_on(where, pool=pool) as slotting:
         send_calls(slotting, 800, from_call=300)
         slotting.start()

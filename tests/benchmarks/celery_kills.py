@@ -56,7 +56,7 @@ def floods(how: signal.Signals, acks: str, seed: int) -> dict[str, Flood]:
 
 
 def lost(result: FloodRecord) -> tuple[int, dict[str, str]]:
-    """The lost jobs: with late acknowledgement, those that no body has finished; with early, those not begun."""
+    """Return the lost jobs: with late acknowledgement, those that no body has finished; with early, those not begun."""
     assert isinstance(result.flood, CeleryFlood)
     seen = result.ends if "task_acks_late" in result.flood.conf else [start.job for start in result.starts]
     return result.flood.jobs - len(set(seen)), {}

@@ -56,7 +56,7 @@ class Bar(NamedTuple):
 
 
 def cells(page: Path, row: str, column: str) -> str:
-    """The cell of *column* in the first row of *page* that begins with *row*, or whose second cell is *row*."""
+    """Return the cell of *column* in the first row of *page* that begins with *row*, or whose second cell is *row*."""
     titles: Sequence[str] = ()
     for line in page.read_text("utf-8").splitlines():
         if not line.startswith("|"):
@@ -90,7 +90,7 @@ def _drawn(title: str, bars: Sequence[Bar], high: int) -> Iterator[str]:
 
 
 def charts() -> dict[str, str]:
-    """The name of each picture, and its SVG."""
+    """Return the SVG of each picture, by its name."""
     decisions = [
         Bar(row.replace("`", ""), cells(_RESULTS / "decisions.md", row, "allowed × INCR").partition(" ")[0])
         for row in _DECISIONS

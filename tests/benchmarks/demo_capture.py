@@ -32,7 +32,7 @@ _STYLE = """
 
 
 def recorded(options: list[str]) -> list[tuple[float, str]]:
-    """Each line that the demo prints, with the seconds since the start."""
+    """Return each line that the demo prints, with the seconds since the start."""
     command = [sys.executable, "-m", "throttlekit_cli", "demo", *options]
     lines = [(0.0, shlex.join(["$ throttlekit", "demo", *options]).replace("'", "")), (0.0, "")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
@@ -47,7 +47,7 @@ def recorded(options: list[str]) -> list[tuple[float, str]]:
 
 
 def svg_of(lines: list[tuple[float, str]]) -> str:
-    """The lines as an animated SVG."""
+    """Return the lines as an animated SVG."""
     at: list[float] = []
 
     def show(console: Console) -> None:

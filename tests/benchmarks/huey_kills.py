@@ -35,8 +35,8 @@ def floods(kind: str, seed: int) -> dict[str, Flood]:
 
 def lost(result: FloodRecord) -> tuple[int, dict[str, str]]:
     """
-    The jobs that no body has begun. If a worker is killed between a grant and the record of the grant, no other worker
-    runs that job.
+    Return the jobs that no body has begun. If a worker is killed between a grant and the record of the grant, no other
+    worker runs that job.
     """
     begun, jobs = len({start.job for start in result.starts}), result.flood.jobs
     granted_only = min(jobs - begun, max(0, len(result.grants) - begun))

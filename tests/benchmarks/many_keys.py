@@ -85,7 +85,7 @@ def run(keys: int, jobs: int, every: float, network: float) -> Found:
 
 
 def cells(found: Found) -> list[str]:
-    """The median, the 90th percentile and the maximum, as cells."""
+    """Return the median, the 90th percentile and the maximum, as cells."""
     at_90 = found.gaps[int(len(found.gaps) * 0.9)]
     return [f"{each:.2f}" for each in (statistics.median(found.gaps), at_90, found.gaps[-1])]
 

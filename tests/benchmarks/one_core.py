@@ -36,7 +36,7 @@ _NOTES = """\
 
 
 def sent_by(decide: Decide) -> list[bytes]:
-    """The commands that *decide* sends, one item per round trip."""
+    """Return the commands that *decide* sends, one item per round trip."""
     trips: list[bytes] = []
     send: Any = Connection.send_packed_command
 
@@ -53,7 +53,7 @@ def sent_by(decide: Decide) -> list[bytes]:
 
 
 def commands_in(trip: bytes) -> int:
-    """The number of commands in *trip*."""
+    """Return the number of commands in *trip*."""
     count, rest = 0, trip
     while rest:
         head, rest = rest.split(b"\r\n", 1)
@@ -111,7 +111,7 @@ def rows(took: dict[Contender, list[float]]) -> Iterator[list[str]]:
 
 
 def reported(took: dict[Contender, list[float]]) -> Iterator[Promise]:
-    """The rates of throttlekit, and of the fastest peer."""
+    """Yield the rates of throttlekit, and of the fastest peer."""
     rates = {each: statistics.median(1 / seconds for seconds in found) for each, found in took.items()}
     peers = {each.name: rate for each, rate in rates.items() if each.package not in ("redis", "throttlekit-jobs")}
     best = max(peers, key=peers.__getitem__) if peers else ""

@@ -30,7 +30,7 @@ _PACKAGES = ("dramatiq", "rq", "celery", "redis")
 
 
 def printed(command: str) -> tuple[str, int]:
-    """The output of the benchmark that *command* names, and its exit code."""
+    """Return the output of the benchmark that *command* names, and its exit code."""
     script, *options = shlex.split(command)
     process = subprocess.Popen(
         [sys.executable, str(_HERE / script), *options],

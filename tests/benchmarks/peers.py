@@ -181,13 +181,16 @@ def rows(figures: dict[Contender, Figures], base: Figures) -> Iterator[list[str]
 
 def base_of(base: Figures, kind: str) -> list[float]:
     """
-    The INCRs with which calls of *kind* are compared: a denial uses those of a grant, because INCR denies nothing.
+    Return the times of INCR with which calls of *kind* are compared: a denial is compared with those of a grant,
+    because INCR denies nothing.
     """
     return base.seconds["allowed" if kind == "denied" else kind]
 
 
 def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = True) -> Iterator[Promise]:
-    """The promises of throttlekit, and the fastest peer. *times*: False: times are reported, and not judged."""
+    """
+    Yield the promises of throttlekit, and the fastest peer. If *times* is false, times are reported but not checked.
+    """
     allowed = {
         each: ratios(found.seconds["allowed"], base.seconds["allowed"])
         for each, found in figures.items()
@@ -217,7 +220,10 @@ def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = Tr
 
 
 def beside(figures: dict[Contender, Figures], base: Figures) -> Iterator[Promise]:
-    """Where ours costs more than INCR: ours, and what nothing that does the same can be below."""
+    """
+    Yield the costs of throttlekit that exceed those of INCR, each with its lower bound: no code that does the same
+    costs less.
+    """
     named = {each.name: found for each, found in figures.items() if not found.fault}
 
     def cpu(found: Figures) -> float:

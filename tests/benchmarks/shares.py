@@ -90,12 +90,12 @@ def heavy_figures(found: Happened, size: Size) -> Iterator[Figure]:
 
 
 def zipf_window(size: Size) -> float:
-    """The seconds in which each of the heaviest tenants gets five or six jobs."""
+    """Return the seconds in which each of the heaviest tenants gets five or six jobs."""
     return 1000 / size.rate
 
 
 def zipf(size: Size) -> Plan:
-    """The backlog that 40 s of arrivals leave if all tenants get the same service."""
+    """Return the backlog that 40 s of arrivals leave if all tenants get the same service."""
     draw, seconds, before = random.Random(1), 4 * zipf_window(size) * size.time, 40 * size.jobs
     who = partial(draw.choices, [f"t{n}" for n in range(1000)], [1 / (n + 1) for n in range(1000)])
     fair, arrived = round(size.rate * before / 240), Counter(who(k=round(2 * size.rate * before)))
@@ -202,7 +202,7 @@ def killed_workers(size: Size) -> Plan:
 
 
 def deleted_jobs(size: Size) -> Plan:
-    """All 5 000 waiting jobs are deleted, and more jobs arrive than may run."""
+    """Delete all 5 000 waiting jobs, while more jobs arrive than may run."""
     seconds = 30 * size.time
     coming = [seconds / 3 + k / (1.5 * size.rate) for k in range(round(size.rate * seconds))]
     return Plan(size.backlog("one", 5000), [(at, "new") for at in coming], seconds, struck=seconds / 3)

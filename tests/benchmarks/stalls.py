@@ -33,7 +33,7 @@ RATES: list[tuple[str, Limit]] = [
 
 
 def measured(server: RedisProcess) -> tuple[list[list[str]], bool]:
-    """The rows of the table, and whether no more is lost than guaranteed."""
+    """Return the rows of the table, and whether no more is lost than guaranteed."""
     rows: list[list[str]] = []
     kept = True
     for name, limit in RATES:

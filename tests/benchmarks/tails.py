@@ -82,7 +82,7 @@ def serve(url: str, orders: Connection) -> None:
 
 
 def run(processes: Sequence[Connection], name: str, load: int, seconds: float) -> dict[str, float]:
-    """The percentiles of one run, in seconds, and the share of the load that was reached."""
+    """Return the percentiles of one run, in seconds, and the share of the load that was reached."""
     begin = time.time() + _SOON
     for each in processes:
         each.send((name, load / PROCESSES, seconds, begin))
@@ -107,7 +107,7 @@ def rows(found: Found) -> Iterator[list[str]]:
 
 
 def judged(found: Found, loads: Sequence[int]) -> Iterator[Promise]:
-    """The percentiles of throttlekit and of peers, as multiples of INCR."""
+    """Yield the percentiles of throttlekit and of peers, as multiples of INCR."""
     for load in loads:
         for name in (OURS, *(name for name in CHOSEN if name.startswith("limits"))):
             if (name, load) in found:

@@ -19,7 +19,7 @@ from throttlekit._core.algorithms.gcra import GcraAlgorithm, Tat
 
 
 def _every_window_us(times: list[int], burst: int, interval: int) -> int:
-    """The definition of the bound: every window from one instant to another."""
+    """Return by how much the worst window exceeds the bound, from every pair of grants."""
     return max(
         (j - i + 1 - burst) * interval - (times[j] - times[i]) for i in range(len(times)) for j in range(i, len(times))
     )

@@ -19,7 +19,7 @@ _PLAN = Plan(campaigns=2, calls=100, account=1.0)  # 16 and 17 in two seconds, a
 
 
 def _smooth(plan: Plan) -> Record:
-    """A record in which each campaign is granted a call at each of its intervals, all charged to the account."""
+    """Return a record in which each campaign is granted a call at each of its intervals, all charged to the account."""
     grants: dict[str, list[int]] = {"account": []}
     for name, amount in plan.amounts.items():
         if name != "account":

@@ -13,10 +13,7 @@ _HERE = Path(__file__).parent
 
 
 def run_script(script: str, *options: str) -> str:
-    """
-    The output of the benchmark. Its quick form judges the promises about bounds, losses and round trips, and must keep
-    them.
-    """
+    """Return the output of the benchmark. Its quick form checks the promises about bounds, losses and round trips."""
     command = [sys.executable, str(_HERE / script), "--quick", *options]
     process = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert process.returncode == 0, process.stdout + process.stderr

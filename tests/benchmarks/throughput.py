@@ -42,7 +42,7 @@ _NOTES = """\
 
 
 def measure(bench: Bench, setup: Setup, rounds: int, jobs: int) -> dict[str, list[Timing]]:
-    """The time of a job, for each variant in each round."""
+    """Return the time of a job, for each variant in each round."""
     took: dict[str, list[Timing]] = defaultdict(list)
     for _ in range(rounds):
         for variant in random.sample(VARIANTS, len(VARIANTS)):
@@ -73,7 +73,7 @@ def _extra_cpu(took: Mapping[str, Sequence[Timing]], variant: str) -> str:
 
 
 def judged(name: str, setup: Setup, took: Mapping[str, Sequence[Timing]], *, times: bool = True) -> Iterator[Promise]:
-    """The promise of one framework. *times*: False: it is reported, and not judged."""
+    """Yield the promise of one framework. If *times* is false, it is reported but not checked."""
     ratio, extra = statistics.median(_times_without(took, "limit")), _extra_us(took, "limit")
     if setup.judged_by == "INCR":
         ratio = statistics.median(ratios([each.us for each in took["limit"]], [each.us for each in took[AN_INCR]]))

@@ -32,7 +32,7 @@ _BLOCK = "<!-- captured: {} -->\n"
 
 
 def run(*arguments: str, check: bool = True) -> str:
-    """The output of `throttlekit …`, at 100 columns."""
+    """Return the output of `throttlekit …`, at 100 columns."""
     command = [sys.executable, "-m", "throttlekit_cli", *arguments]
     environment = {**os.environ, "COLUMNS": "100"}
     shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=check, env=environment)
@@ -77,7 +77,7 @@ def flood(url: str) -> list[str]:
 
 
 def captured(seconds: float) -> tuple[dict[str, str], dict[int, str]]:
-    """The output of `top` and `explain` after *seconds* of the flood, and pictures of `top`."""
+    """Return the output of `top` and `explain` after *seconds* of the flood, and pictures of `top`."""
     with redis_server() as base:
         store, broker, queues = f"{base}/0", f"{base}/1", f"{base}/2"
         environment = {"TK_TOP_STORE": store, "TK_TOP_BROKER": broker}

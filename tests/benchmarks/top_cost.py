@@ -74,13 +74,13 @@ def fill(client: Any, keys: int) -> None:
 
 
 def server_ms(client: Any) -> float:
-    """The total CPU time of the server so far, in milliseconds."""
+    """Return the total CPU time of the server so far, in milliseconds."""
     used: dict[str, Any] = client.info("cpu")
     return 1000 * float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def measure(client: Any, url: str, times: int, *options: str) -> tuple[float, float, float]:
-    """The medians for `top --once`: the server's CPU, the time of the whole command, and that of its queries."""
+    """Return the medians for `top --once`: the server's CPU, the time of the whole command, and that of its queries."""
     from throttlekit.fleet.snapshot import look
     from throttlekit_cli.store import open_store
 

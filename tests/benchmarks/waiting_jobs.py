@@ -66,7 +66,7 @@ def _s(seconds: float | None, digits: int = 1) -> str:
 
 
 def judged(name: str, found: Found) -> Iterator[Promise]:
-    """The promises at any size, and the use, which is printed and not judged."""
+    """Yield the promises at any size, and the use, which is printed but not checked."""
     measured = f"{found.beyond_us / 1000:+.1f} ms"
     yield Promise(f"{name}: the bound, at worst", measured, "<= 0", found.beyond_us <= 0)
     lost = found.lost + found.stranded

@@ -54,7 +54,7 @@ class Counting(RedisStore):
 
 
 def served(client: Any, store: Counting, site: Site, path: str) -> tuple[Counter[str], float]:
-    """The commands of one view, and the milliseconds that the server needed for them."""
+    """Return the commands of one view, and the milliseconds that the server needed for them."""
     site._reader.forget()
     client.config_resetstat()
     store.sent.clear()

@@ -14,7 +14,7 @@ def plan(*, jobs: int = JOBS, throttled: bool = True) -> Plan:
 
 
 def ideal_calls() -> list[Call]:
-    """The calls of the burst at once, and every other job at its time."""
+    """Return the calls of the burst at once, and every other job at its time."""
     return [Call(100 + max(0, job + 1 - BURST) / RATE, job, 200) for job in range(JOBS)]
 
 
@@ -47,7 +47,7 @@ REVERSED = [call._replace(job=JOBS - 1 - call.job) for call in ideal_calls()]
     ],
 )
 def test_each_broken_promise_is_found(calls: list[Call], name: str) -> None:
-    """One thing goes wrong, and only the promise about it is reported."""
+    """If one thing goes wrong in a run, only the promise about it is reported."""
     assert broken(check_promises(plan(), calls)) == [name]
 
 

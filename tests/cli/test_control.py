@@ -93,7 +93,7 @@ def test_rules_and_history_are_printed(run: Run) -> None:
 
 
 def test_reset_deletes_the_counts(run: Run, redis_url: str) -> None:
-    """The command prints how much was deleted. If there are no counts, the exit code is 1."""
+    """`reset` prints how much was deleted. If there are no counts, the exit code is 1."""
     assert run("reset", "api").exit_code == 1
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("api", "1/day"))
@@ -103,7 +103,7 @@ def test_reset_deletes_the_counts(run: Run, redis_url: str) -> None:
 
 
 def test_clear_line_empties_the_waitlists(run: Run, redis_url: str) -> None:
-    """The command prints how many waitlists it emptied, and keeps the counts. If no job waits, the exit code is 1."""
+    """`clear-line` prints how many waitlists it emptied, and keeps the counts. If no job waits, the exit code is 1."""
     limit = TokenBucket("api", "1/day")
     assert run("clear-line", "api").exit_code == 1
     with contextlib.closing(Limiter(redis_url)) as limiter:
@@ -157,8 +157,8 @@ def test_every_confirmation_names_the_store(redis_url: str) -> None:
 @pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])
 def test_a_name_that_is_not_in_use_is_refused_without_yes(run: Run, redis_url: str, words: list[str]) -> None:
     """
-    The exit code is 2, similar names are printed, and nothing is stored. A change for a limit that is deployed later
-    needs --yes.
+    For a name that is not in use, the exit code is 2, similar names are printed, and nothing is stored. A change for a
+    limit that is deployed later needs --yes.
     """
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("partner-api", "100/s"))
@@ -204,7 +204,8 @@ def test_a_change_that_the_limit_in_use_cannot_apply_is_refused(
     run: Run, redis_url: str, words: list[str], message: str
 ) -> None:
     """
-    The exit code is 2, the reason is printed, and the rule in force stays. --yes does not help, except for a new tier.
+    For a change that the limit cannot apply, the exit code is 2, the reason is printed, and the rule in force stays.
+    --yes does not help, except for a new tier.
     """
     with contextlib.closing(Limiter(redis_url)) as limiter:
         for limit in (TOKENS, SLOTS, LEAKY, LOG, DEAR):
@@ -267,7 +268,7 @@ def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: st
     ],
 )
 def test_a_command_that_cannot_be_run_changes_nothing(run: Run, words: list[str], message: str) -> None:
-    """The exit code is 2, and the reason is printed without a password."""
+    """If a command cannot be run, the exit code is 2, and the reason is printed without a password."""
     outcome = run(*words)
     assert outcome.exit_code == 2, outcome.output
     assert message in outcome.stderr
@@ -276,14 +277,14 @@ def test_a_command_that_cannot_be_run_changes_nothing(run: Run, words: list[str]
 
 
 def test_without_a_url_the_message_says_what_is_needed() -> None:
-    """The message names the option and the environment variable."""
+    """Without a URL, the message names the option and the environment variable."""
     outcome = CliRunner().invoke(cli, ["rules"], env={"THROTTLEKIT_URL": None})
     assert outcome.exit_code == 2
     assert "--url URL, or THROTTLEKIT_URL" in outcome.stderr
 
 
 def test_by_is_the_user_and_the_host_by_default(redis_url: str) -> None:
-    """The history shows the user and the host."""
+    """Without --by, the history shows the user and the host."""
     CliRunner().invoke(cli, ["pause", "api", "--yes", "--url", redis_url], env={"THROTTLEKIT_BY": None})
     with contextlib.closing(redis.Redis.from_url(redis_url)), Control(redis_url) as control:
         assert re.fullmatch(r"\S+@\S+", control.history()[0].by)

@@ -77,7 +77,7 @@ def test_in_a_terminal_a_progress_bar_is_live(run_in_terminal: Callable[..., tup
 
 @pytest.mark.parametrize("framework", ["dramatiq", "rq"])
 def test_without_throttlekit_the_same_flood_meets_429s(run_demo: Demo, framework: str) -> None:
-    """For contrast, calls are refused, and retried by the framework. Nothing is promised, so the exit code is 0."""
+    """With --without, calls are refused, and retried by the framework. Nothing is promised, so the exit code is 0."""
     outcome = run_demo("--framework", framework, "--jobs", "60", "--workers", "6", "--without")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     refused, calls = re.findall(r"\d+", value_in_table(outcome.stdout, "429s"))
@@ -89,7 +89,7 @@ def test_without_throttlekit_the_same_flood_meets_429s(run_demo: Demo, framework
 def test_a_limiter_that_admits_everything_breaks_a_promise(
     run_demo: Demo, with_sitecustomize: Callable[[str], dict[str, str]]
 ) -> None:
-    """The partner answers 429, and the exit code is 1."""
+    """If the limiter admits everything, the partner answers 429, and the exit code is 1."""
     outcome = run_demo("--jobs", "30", "--workers", "2", **with_sitecustomize(FORGETFUL_LIMITER))
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
     assert re.search(r"^429s .*none: BROKEN *$", outcome.stdout, flags=re.MULTILINE)
@@ -99,7 +99,7 @@ def test_a_limiter_that_admits_everything_breaks_a_promise(
 def test_a_worker_that_ends_is_an_error(
     run_demo: Demo, demo_folder: Path, with_sitecustomize: Callable[[str], dict[str, str]]
 ) -> None:
-    """The message has the end of the worker's log. No process and no file is left."""
+    """If a worker ends, the message has the end of its log. No process and no file is left."""
     outcome = run_demo("--jobs", "5", **with_sitecustomize(WORKER_ENDS))
     assert outcome.returncode == 2
     assert "a process ended: dramatiq tasks" in outcome.stderr

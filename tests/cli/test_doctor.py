@@ -79,7 +79,7 @@ def findings_about(url: str) -> list[dict[str, str]]:
 
 
 def test_a_correct_store_passes_and_is_not_changed(redis_base: str, redis_url: str) -> None:
-    """The exit code is 0, there is no fault, and no key is added."""
+    """For a correct store the exit code is 0, there is no fault, and no key is added."""
     code, found, _ = doctor("--url", redis_url)
     assert (code, with_grade(found, "fault")) == (0, "")
     assert "round trip" in with_grade(found, "ok")
@@ -110,7 +110,7 @@ def test_rules_and_slow_downs_are_noted(redis_url: str) -> None:
     ],
 )
 def test_a_store_that_breaks_promises_is_a_fault(options: list[str], what: str, remedy: str) -> None:
-    """The exit code is 1, and the fault names the problem and what to change."""
+    """For a store that breaks promises the exit code is 1, and the fault names the problem and what to change."""
     with redis_server(*options) as base:
         code, found, _ = doctor("--url", f"{base}/0")
     assert code == 1
@@ -119,7 +119,7 @@ def test_a_store_that_breaks_promises_is_a_fault(options: list[str], what: str, 
 
 
 def test_a_wrong_password_is_a_fault_and_is_not_printed() -> None:
-    """The server needs a password. A wrong one is not in the output."""
+    """A wrong or missing password is a fault, and is not in the output."""
     with redis_server() as base:
         client: Any = redis.Redis.from_url(base)
         client.config_set("requirepass", "right")
@@ -143,7 +143,7 @@ def test_a_user_without_rights_is_a_fault_that_names_them() -> None:
 
 
 def test_a_node_of_a_cluster_needs_another_url(cluster: Cluster) -> None:
-    """As with a limiter, the store cannot be checked with that URL, but can be with the right one."""
+    """The URL of one node cannot check a cluster, as it cannot serve a limiter; the cluster's URL can."""
     codes = [doctor("--url", url) for url in cluster.node_urls]
     assert {code for code, _, _ in codes} <= {1, 2}
     assert all("redis+cluster://" in with_grade(found, "fault") + errors for _, found, errors in codes)
@@ -173,7 +173,10 @@ def test_each_master_of_a_cluster_is_checked(cluster: Cluster) -> None:
 
 
 def test_behind_sentinels_the_master_is_checked() -> None:
-    """Its settings and its role are checked. A service that the Sentinels do not know is a fault."""
+    """
+    Behind Sentinels, the settings and the role of the master are checked. A service that the Sentinels do not know is a
+    fault.
+    """
     with watched() as pair:
         pair.master.client.config_set("maxmemory", "1gb")
         pair.master.client.config_set("maxmemory-policy", "volatile-lru")
@@ -185,7 +188,7 @@ def test_behind_sentinels_the_master_is_checked() -> None:
 
 
 def test_a_missing_database_is_a_fault(redis_base: str) -> None:
-    """A server has 16 databases by default."""
+    """A database number that the server does not have is a fault: a server has 16 by default."""
     found = findings_about(f"{redis_base}/99999?socket_timeout=2")
     assert "no database with the number" in with_grade(found, "fault")
 
@@ -236,6 +239,7 @@ def _module(folder: Path, text: str, *changes: tuple[str, str]) -> Path:
 
 
 def test_a_correct_dramatiq_broker_passes(tmp_path: Path) -> None:
+    """For a correct Dramatiq broker the exit code is 0 with --strict, and there is no fault."""
     code, found, _ = doctor("--dramatiq", "shop", "--strict", folder=_module(tmp_path, SOUND_DRAMATIQ))
     assert (code, with_grade(found, "fault")) == (0, "")
     assert "1 of 1 actors" in with_grade(found, "ok")
@@ -259,7 +263,7 @@ broker = RabbitmqBroker(url="amqp://localhost:1")
 def test_a_dramatiq_broker_that_breaks_promises_is_a_fault(
     tmp_path: Path, changes: list[tuple[str, str]], what: str
 ) -> None:
-    """The exit code is 1, and the remedy is printed."""
+    """For a Dramatiq broker that breaks promises the exit code is 1, and the remedy is printed."""
     code, found, errors = doctor("--dramatiq", "shop:broker", folder=_module(tmp_path, SOUND_DRAMATIQ, *changes))
     assert code == 1, errors
     assert what in with_grade(found, "fault")
@@ -282,6 +286,7 @@ async def free(): ...
 
 
 def test_a_correct_taskiq_broker_passes(tmp_path: Path) -> None:
+    """For a correct taskiq broker the exit code is 0 with --strict, and the number of tasks with limits is printed."""
     code, found, _ = doctor("--taskiq", "shop:broker", "--strict", folder=_module(tmp_path, SOUND_TASKIQ))
     assert (code, with_grade(found, "fault")) == (0, "")
     assert "1 of 2 tasks" in with_grade(found, "ok")
@@ -300,7 +305,9 @@ def test_a_correct_taskiq_broker_passes(tmp_path: Path) -> None:
 def test_a_taskiq_broker_that_breaks_promises_is_found(
     tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
 ) -> None:
-    """With --strict the exit code is 1, and the finding names what to change."""
+    """
+    For a taskiq broker that breaks promises the exit code is 1 with --strict, and the finding names what to change.
+    """
     folder = _module(tmp_path, SOUND_TASKIQ, *changes)
     code, found, errors = doctor("--taskiq", "shop:broker", "--strict", folder=folder)
     assert code == 1, errors
@@ -308,6 +315,7 @@ def test_a_taskiq_broker_that_breaks_promises_is_found(
 
 
 def test_a_correct_celery_app_passes(tmp_path: Path) -> None:
+    """For a correct Celery app the exit code is 0 with --strict, and the number of tasks with limits is printed."""
     code, found, _ = doctor("--celery", "shop", "--strict", folder=_module(tmp_path, SOUND_CELERY))
     assert (code, with_grade(found, "fault")) == (0, "")
     assert "1 tasks name limits" in with_grade(found, "ok")
@@ -336,7 +344,9 @@ AMQP = ("redis://localhost:1/0", "amqp://localhost:1")
 def test_a_finding_about_a_celery_app_has_its_grade(
     tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
 ) -> None:
-    """The exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes."""
+    """
+    For a finding about a Celery app, the exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes.
+    """
     folder = _module(tmp_path, SOUND_CELERY, *changes)
     code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
     assert what in with_grade(found, grade), errors
@@ -359,7 +369,7 @@ def test_a_finding_about_a_celery_app_has_its_grade(
 def test_a_finding_about_a_huey_has_its_grade(
     tmp_path: Path, redis_base: str, change: tuple[str, str], grade: str, what: str
 ) -> None:
-    """The exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes."""
+    """For a finding about a huey, the exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes."""
     folder = _module(tmp_path, SOUND_HUEY, change, ("URL", redis_base))
     code, found, errors = doctor("--huey", "shop.queue", "--strict", folder=folder)
     assert what in with_grade(found, grade), errors

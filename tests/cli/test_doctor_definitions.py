@@ -68,7 +68,9 @@ SAME = [("ok", "1 limits of the code equal those that workers use.")]
 def test_a_definition_that_differs_is_named_with_both(
     redis_url: str, used: Limit, declared: Limit, words: tuple[str, str]
 ) -> None:
-    """The finding names another rate, burst, amount, algorithm, scope or tier."""
+    """
+    The finding about a definition that differs has both values of the rate, burst, amount, algorithm, scope or tier.
+    """
     use_and_report(redis_url, used, job=Job(name="call", kwargs={"plan": "free"}))
     ((grade, what),) = findings_about(redis_url, declared)
     assert grade == "warning"
@@ -87,14 +89,16 @@ def test_a_definition_that_differs_is_named_with_both(
     ],
 )
 def test_a_definition_that_is_the_same_is_fine(redis_url: str, limit: Limit) -> None:
-    """A rate from a callable is accepted too. A limit that workers have not used is not mentioned."""
+    """
+    An equal definition, or a rate from a callable, is no finding. A limit that workers have not used is not mentioned.
+    """
     use_and_report(redis_url, limit, job=Job(name="call", kwargs={"plan": "free"}))
     assert findings_about(redis_url, limit, TokenBucket("new", "1/s")) == SAME
 
 
 @pytest.mark.parametrize("limit", [TokenBucket("a", "20/s"), Concurrency("a", 20)])
 def test_a_rule_of_an_operator_is_no_difference(redis_url: str, limit: Limit) -> None:
-    """A rule of live control is not in the code, and is temporary."""
+    """A rule of live control is no difference, because it is temporary and not in the code."""
     use_and_report(redis_url, limit)
     with Control(patient(redis_url)) as control:
         control.set("a", "5/s" if limit.period_us else 5)
@@ -103,7 +107,9 @@ def test_a_rule_of_an_operator_is_no_difference(redis_url: str, limit: Limit) ->
 
 
 def test_while_workers_use_two_definitions_one_of_them_is_fine(redis_url: str) -> None:
-    """A deployment is in progress. A separate finding reports that there are two definitions."""
+    """
+    While a deployment replaces a definition, the code may have either. A separate finding reports that there are two.
+    """
     old, new = TokenBucket("a", "5/s"), TokenBucket("a", "7/s")
     use_and_report(redis_url, old)
     use_and_report(redis_url, new)
@@ -112,8 +118,8 @@ def test_while_workers_use_two_definitions_one_of_them_is_fine(redis_url: str) -
 
 def test_the_limits_of_imported_code_are_found() -> None:
     """
-    The limits are found wherever they are, also those of each tier, but none that throttlekit created itself. Proxies
-    of frameworks, which can fail outside a request, are not resolved.
+    Limits are found wherever the code has them, also those of each tier, but none that throttlekit created itself.
+    Proxies of frameworks, which can fail outside a request, are not resolved.
     """
 
     class Proxy:

@@ -37,7 +37,7 @@ def test_every_other_owner_of_the_name_is_a_warning(
 
 
 def test_another_distribution_is_found_in_real_installations(tmp_path: Path) -> None:
-    """The doctor finds it in the list of installed files, with each of its checks."""
+    """Each check of the doctor finds the other distribution in the list of installed files."""
     info = tmp_path / "throttlekit-0.2.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: throttlekit\nVersion: 0.2.0\n")

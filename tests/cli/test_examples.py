@@ -51,7 +51,7 @@ def test_every_job_runs_once_within_the_bound(run_demo: Demo, demo_folder: Path,
 
 
 def test_the_demo_runs_every_example() -> None:
-    """There is a folder for each framework of the demo, and the installed package has the same files."""
+    """Each framework of the demo has a folder with an example, and the installed package has the same files."""
     (option,) = [option for option in cli.commands["demo"].params if option.name == "framework"]
     assert list(option.to_info_dict()["type"]["choices"]) == list(WORKERS)
     assert {path.parent.name for path in FOLDER.glob("*/tasks.py")} == set(WORKERS)

@@ -28,7 +28,7 @@ def throttlekit(*arguments: str, options: tuple[str, ...] = (), **variables: str
     ],
 )
 def test_an_option_that_cannot_work_is_one_line(options: list[str], message: str) -> None:
-    """The exit code is 2, and the reason is the last line, without a traceback."""
+    """For an option that cannot work, the exit code is 2, and the reason is the last line, without a traceback."""
     outcome = throttlekit("demo", *options)
     assert outcome.returncode == 2
     assert message in outcome.stderr.splitlines()[-1]
@@ -36,7 +36,7 @@ def test_an_option_that_cannot_work_is_one_line(options: list[str], message: str
 
 
 def test_the_demos_help_lists_every_option_and_exit_code() -> None:
-    """The manual page is complete."""
+    """The demo's help lists every option and exit code, as a manual page does."""
     text = throttlekit("demo", "--help").stdout
     options = ["--jobs", "--framework", "--workers", "--without"]
     for option in (*options, "Exit codes", "130"):
@@ -53,14 +53,14 @@ def test_help_imports_no_framework() -> None:
 
 
 def test_without_click_the_extra_is_named() -> None:
-    """The message is one line with the right name to install: `throttlekit` on the index belongs to others."""
+    """Without click, one line has the right name to install: `throttlekit` on the index belongs to others."""
     outcome = throttlekit("--help", options=("-S",), PYTHONPATH=_own_packages())
     assert outcome.returncode == 2
     assert outcome.stderr == f"Error: this needs click: {INSTALL.format('cli')}\n"
 
 
 def test_without_dramatiq_the_extra_is_named(tmp_path: Path) -> None:
-    """The demo names all missing packages at once."""
+    """Without its packages, the demo names all that are missing at once."""
     import click
     import pluggy
 

@@ -43,10 +43,7 @@ def times(gaps: list[int]) -> list[int]:
 def test_a_call_is_refused_exactly_if_some_window_would_exceed_the_bound(
     contract: tuple[int, int], gaps: list[int]
 ) -> None:
-    """
-    Compared with the definition on every window, the partner answers no call too many, and refuses no call without
-    reason.
-    """
+    """By the definition on every window, the partner answers no call too many, and refuses no call without reason."""
     judge, answered = Contract(*contract), list[int]()
     for now in times(gaps):
         admitted = judge.admit(now) == 0

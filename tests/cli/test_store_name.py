@@ -60,13 +60,16 @@ def test_hosts_and_database_are_shown(url: str, name: str) -> None:
     ],
 )
 def test_nothing_of_an_invalid_url_is_shown(url: str) -> None:
-    """It can contain a password with unescaped characters. Nothing is raised either."""
+    """
+    No part of an invalid URL is shown, because it can contain a password with unescaped characters. Nothing is raised
+    either.
+    """
     assert name_store(url) == UNNAMED
     assert name_store(url, "staging") == f"staging ({UNNAMED})"
 
 
 def test_a_limiter_and_a_store_have_a_name() -> None:
-    """A page that is mounted in an app gets a limiter or a store instead of a URL."""
+    """A limiter or a store has a name too, because a page that is mounted in an app gets one instead of a URL."""
     with Limiter("redis://ann:s3cret@limits/2") as limiter:
         assert name_store(limiter) == "limits:6379/2"
     store: Any = object()

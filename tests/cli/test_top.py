@@ -58,7 +58,9 @@ def test_decisions_of_a_worker_are_shown_while_it_works(redis_url: str, limiter:
 
 
 def test_the_table_shows_waitlists_denials_and_pauses(redis_url: str, limiter: Limiter) -> None:
-    """The waiting time, the denials by reason and a pause: one row for each limit, with its notes below."""
+    """
+    The table has one row for each limit, with the waiting time, the denials by reason and a pause, and its notes below.
+    """
     for number in range(5):
         limiter.acquire(API, job=Job(id=str(number)))
     limiter.pause(Concurrency("db", 2), 600)
@@ -94,7 +96,7 @@ def test_tenants_of_a_shared_limit_are_shown(redis_url: str, limiter: Limiter) -
 
 
 def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> None:
-    """A pause with its author and its end, and another rate, are shown below their limit."""
+    """A pause with its author and its end, and another rate, are shown below the limit that they change."""
     limiter.acquire(API)
     limiter.acquire(ACCOUNT, key="ann smith")
     limiter.close()
@@ -116,8 +118,8 @@ def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> N
 
 def test_a_change_that_workers_do_not_apply_is_marked(redis_url: str, limiter: Limiter) -> None:
     """
-    The change was stored before the limit was deployed, and is of another kind. Two definitions of one limit are marked
-    too.
+    A change that was stored before the limit was deployed, and is of another kind, is marked. Two definitions of one
+    limit are marked too.
     """
     with Control(patient(redis_url), by="ann") as control:
         control.set("partner-api", 4)
@@ -162,7 +164,9 @@ def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
 
 
 def test_more_arrivals_than_grants_are_shown(redis_url: str, limiter: Limiter) -> None:
-    """The note is below the limit. The JSON has the numbers of the last minute."""
+    """
+    If more jobs arrive than are granted, the note is below the limit, and the JSON has the numbers of the last minute.
+    """
     for number in range(9):
         limiter.acquire(API, job=Job(id=str(number)))
     limiter.close()
@@ -178,7 +182,7 @@ def test_more_arrivals_than_grants_are_shown(redis_url: str, limiter: Limiter) -
 
 def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(redis_url: str, limiter: Limiter) -> None:
     """
-    Jobs have waited for a minute although units are free: the note is below the limit. `explain` gives the same reason
+    If jobs have waited for a minute although units are free, a note is below the limit. `explain` gives the same reason
     for a job.
     """
     roomy = TokenBucket("roomy", "600/minute", burst=1)
@@ -299,7 +303,7 @@ def test_a_limit_can_show_its_keys(redis_url: str, limiter: Limiter) -> None:
 
 
 def test_the_name_of_the_store_is_shown(redis_url: str) -> None:
-    """Its host and database are behind the title, and in the JSON."""
+    """The store's host and database are behind the title, and in the JSON."""
     place = redis_url.partition("://")[2].partition("?")[0]
     first = run("top", "--url", redis_url, "--once", "--title", "production").stdout.splitlines()[0]
     assert first.startswith(f"throttlekit top  production ({place})  ")
@@ -401,7 +405,7 @@ def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
 
 
 def test_explain_prints_json(redis_url: str, limiter: Limiter) -> None:
-    """The same keys tell whether the job is known. The exit code for an unknown job is 1."""
+    """The JSON says whether the job is known. The exit code for an unknown job is 1."""
     limiter.acquire(API, cost=2)
     limiter.acquire(API, job=Job(id="job-1"))
     limiter.close()
@@ -457,7 +461,7 @@ def test_an_empty_store_is_reported(redis_url: str) -> None:
     ],
 )
 def test_a_store_that_cannot_be_shown_is_one_line(command: list[str], url: str, message: str) -> None:
-    """The exit code is 2, and no password is printed."""
+    """If the store cannot be shown, the exit code is 2, and no password is printed."""
     outcome = run(*command, "--url", url)
     assert outcome.exit_code == 2
     assert message in outcome.output
@@ -467,7 +471,7 @@ def test_a_store_that_cannot_be_shown_is_one_line(command: list[str], url: str, 
 
 @pytest.mark.parametrize("command", ["top", "explain"])
 def test_help_lists_every_option_and_exit_code_with_examples(command: str) -> None:
-    """The help has every option, the exit codes, and examples."""
+    """The help of `top` and `explain` has every option, the exit codes, and examples."""
     text = run(command, "--help").stdout
     for word in ("--url", "--json", "--show-keys", "Exit codes", "Examples", "THROTTLEKIT_URL"):
         assert word in text

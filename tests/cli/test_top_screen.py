@@ -96,7 +96,7 @@ def test_wide_screens_show_more(busy: str) -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 150])
 def test_the_head_is_one_line_that_names_the_store(busy: str, width: int) -> None:
-    """Less important parts are left out. A name that is longer than the line is cut."""
+    """The head is one line: less important parts are left out, and a longer name is cut."""
     store = "production (redis-limits.example.com:6379/1)"
     head, blank, titles, *_ = lines_at(busy, width, store=store)
     assert len(head) <= width
@@ -109,7 +109,7 @@ def test_the_head_is_one_line_that_names_the_store(busy: str, width: int) -> Non
 @pytest.mark.parametrize("updates", [1, 2, 20])
 @pytest.mark.parametrize("width", [80, 90, 120, 150, 170])
 def test_no_title_is_cut_after_any_number_of_updates(busy: str, width: int, updates: int) -> None:
-    """The title of the recent use is wider than the first few measurements."""
+    """No column's title is cut, also when it is wider than the first few measurements."""
     lines = lines_at(busy, width, updates=updates)
     titles = next(line for line in lines if "limit / key" in line)
     known = {"limit / key", "definition", "now", "use", "units/min", "share", "waiting", "last starts", "oldest",
@@ -226,7 +226,7 @@ def terminal(busy: str) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize("key", ["q", "\x1b"])
 def test_q_and_escape_quit(terminal: Terminal, key: str) -> None:
-    """The exit code is 0. An arrow key, whose sequence begins with ESC, does not quit."""
+    """After q or Escape the exit code is 0. An arrow key, whose sequence begins with ESC, does not quit."""
     terminal.press("\x1b[A")
     terminal.wait_for("s sort: wait")
     terminal.press(key)
@@ -235,7 +235,7 @@ def test_q_and_escape_quit(terminal: Terminal, key: str) -> None:
 
 
 def test_s_sorts_and_slash_filters(terminal: Terminal) -> None:
-    """s selects the next order. / reads a part of a name until Enter, and ESC clears it."""
+    """The key s selects the next order. The key / reads a part of a name until Enter, and ESC clears it."""
     terminal.press("s")
     terminal.wait_for("s sort: use")
     terminal.press("/reports")
@@ -270,7 +270,7 @@ def test_80_columns_and_24_lines_show_whole_words(full: str) -> None:
 
 
 def test_n_shows_the_notes_and_hides_them(terminal: Terminal) -> None:
-    """The notes are definitions, pauses and rules, which take additional lines."""
+    """The key n shows or hides the notes (definitions, pauses and rules), which take additional lines."""
     terminal.screen("n show notes")
     terminal.press("n")
     shown = "\n".join(terminal.screen("n hide notes"))

@@ -112,7 +112,7 @@ def _now(url: str) -> float:
 
 
 def test_a_waitlist_is_shown_after_its_estimated_end(limiter: Limiter, waker: Waker[str]) -> None:
-    """The estimate was wrong, and no job requests in the meantime. The key is shown as long as jobs wait."""
+    """If the estimate was wrong and no job requests in the meantime, the key is shown as long as jobs wait."""
     for number in range(3):
         ask(limiter, waker, API, job=Job(id=f"job-{number}"))
     limiter.acquire(SLOW)
@@ -170,7 +170,10 @@ def test_explain_finds_a_job_whose_denial_was_not_reported(redis_url: str, limit
 
 
 def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> None:
-    """Its units are reserved, but it has not requested again: its worker has no free thread, or it is on its way."""
+    """
+    `explain` shows that a job was woken, its units are reserved, and it has not requested again: its worker has no free
+    thread, or it is on its way.
+    """
     woken = TokenBucket("woken", "20/s", burst=1)
     waker: Waker[str] = limiter.make_waker(lambda: 1, lambda id, item: None)
     with contextlib.closing(waker):

@@ -103,7 +103,7 @@ def test_a_step_keeps_the_rate_that_was_in_force(limiter: Limiter, store: RedisS
 
 @pytest.mark.parametrize(("now", "units", "denied"), [(100.0, 80, 16), (110.0, 70, 14), (115.0, 65, 13)])
 def test_the_last_minute_counts_a_part_of_its_first_step(now: float, units: int, denied: int) -> None:
-    """Of the step in which the minute begins, only the part inside the minute counts; older steps do not count."""
+    """The last minute counts only a part of the step in which it begins, and no older step."""
     steps = [Step(number, 1, 20, {"exhausted": 4}, 9.0 - number) for number in range(1, 6)]
     minute = minute_of(steps, now)
     assert (minute.units, minute.denied, minute.longest_wait) == (units, {"exhausted": denied}, 7.0)
@@ -195,7 +195,7 @@ def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: Red
 
 
 def test_keys_and_holders_of_a_cluster_are_found(cluster: Cluster) -> None:
-    """Keys and slots on other nodes than the fleet's data are read from those nodes."""
+    """Keys and slots on other nodes than those of the fleet's data are read from their nodes."""
     slots = Concurrency("slots", 3)
     with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
         limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))

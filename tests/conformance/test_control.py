@@ -59,7 +59,7 @@ def test_running_processes_apply_new_rules(redis_url: str, control: Control, lim
 
 
 def test_each_rule_takes_effect(control: Control, limiter: Limiter) -> None:
-    """A new rate, shadow mode, and their ends, when the limit is enforced and as declared again."""
+    """A new rate and shadow mode take effect, and so do their ends."""
     assert reason(limiter) == "allowed"
     control.set("api", "1/day", burst=1)
     limiter.fleet.follow()
@@ -259,7 +259,9 @@ def test_the_end_of_an_absent_rule_is_no_change(control: Control) -> None:
 
 
 def test_reset_by_name(control: Control, limiter: Limiter) -> None:
-    """A reset fills the bucket of one key or of all, also if names begin alike, and ends a pause after a 429."""
+    """
+    A reset by name fills the bucket of one key or of all, also if names begin alike, and ends a pause after a 429.
+    """
     daily, other = (TokenBucket(name, "2/day", key="{account}") for name in ("daily", "daily:2"))
     for limit in (daily, other):
         for account in (1, 2):

@@ -238,7 +238,7 @@ def test_429s_are_kept_for_15_minutes_and_bounded(store: RedisStore, client: Any
 
 def test_every_key_of_the_fleet_is_bounded(store: RedisStore, client: Any) -> None:
     """
-    The newest keys, the longest waitlists and the most denied keys are kept. Tested with a hundredth of the bounds.
+    The newest keys, the longest waitlists and the most denied keys are kept. The test uses a hundredth of the bounds.
     """
     bounds = "MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = "
     assert f"{bounds}100000, 10000, 100000, 1000, 10000\n" in _REPORT

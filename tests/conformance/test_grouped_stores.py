@@ -190,7 +190,10 @@ def test_a_job_whose_other_store_is_unavailable_blocks_no_job() -> None:
 
 
 def test_jobs_that_wait_for_an_unavailable_store_hold_up_no_job(redis_url: str, other: RedisProcess) -> None:
-    """Such jobs keep their positions for a limit of another store, and the jobs behind them are woken."""
+    """
+    Jobs that wait for an unavailable store keep their positions for a limit of another store, and the jobs behind them
+    are woken.
+    """
     url, fast = f"{other.url}/0?socket_timeout=0.2&socket_connect_timeout=0.2", TokenBucket("fast", "50/s", burst=1)
     with contextlib.closing(Limiter(patient(redis_url), stores={"llm-*": url})) as limiter:
         woken, ran = SimpleQueue[str](), list[str]()

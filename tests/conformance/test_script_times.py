@@ -297,7 +297,7 @@ def _of_huey(filled: Filled) -> dict[str, Case]:
 
 
 def _of_waitlists(filled: Filled) -> dict[str, Case]:
-    """The scripts of waitlists, with jobs of 50 owners."""
+    """Return the scripts of waitlists, with jobs of 50 owners."""
     limit = TokenBucket("listed", "1000/s", burst=100)
     claim = StoreClaim("tk1:{listed:}:x", limit.bind(1, 0, ""))
     other = StoreClaim("tk1:{listed2:}:x", limit.bind(1, 0, ""))

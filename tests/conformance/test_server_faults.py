@@ -191,7 +191,7 @@ def test_a_server_that_loads_is_logged(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_a_server_that_cannot_save_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """MISCONF: the server's disk is gone, so it rejects writes."""
+    """MISCONF: a server whose disk is gone rejects writes."""
     port, folder = free_port(), tmp_path / "gone"
     folder.mkdir()
     with (

@@ -67,7 +67,10 @@ def test_a_limit_without_shares_stores_nothing(store: RedisStore, client: Any) -
 
 
 def test_a_step_names_the_eight_tenants_with_most_units(store: RedisStore) -> None:
-    """The other tenants are one sum, both while the step runs and after it has ended."""
+    """
+    A step names the eight tenants with most units and has the sum of the others, both while it runs and after it has
+    ended.
+    """
     for second in range(20):
         _add(store, BEGIN + second, a=Taken({f"t{n}": n for n in range(1, 21)}, others=3))
     names = {f"t{n}": 20 * n for n in range(20, 12, -1)}

@@ -157,7 +157,7 @@ def test_the_end_of_a_pause_wakes_a_job(store: Any, received_wakes: Callable[[],
 
 
 def test_a_higher_rate_after_a_slowdown_wakes_a_job(store: Any, received_wakes: Callable[[], list[str]]) -> None:
-    """The partner's remaining units of a later window replace those of the window before."""
+    """When a response of a later window reports more remaining units, the first job is woken."""
     claim = _claim(FAST)
     store.slow([Slowing(claim, Remaining(0, 60 * SECOND))], NOW_US)
     assert _decide(store, "one", claim).kept is not None
@@ -178,7 +178,10 @@ def test_a_refusal_and_remaining_units_in_one_call_both_count(store: Any) -> Non
 
 
 def test_a_cleared_list_is_empty_and_still_paused(store: Any) -> None:
-    """The owners detect this by the epoch, and jobs that request again get new positions."""
+    """
+    After a waitlist is cleared, owners detect it by the epoch, jobs that request again get new positions, and the pause
+    remains.
+    """
     claim = _claim(FAST)
     store.pause([claim], 3600 * SECOND, NOW_US)
     answer = _decide(store, "one", claim)
@@ -219,7 +222,9 @@ def test_a_job_that_is_removed_is_on_no_list_and_the_next_one_is_woken(
 
 
 def test_a_job_is_found_with_its_position_and_the_limit_that_holds_it_back(store: Any) -> None:
-    """At 1/s, the third job is admitted about three seconds from now."""
+    """
+    At 1/s, the third job of a waitlist is found with its position, its limit and an estimate of about three seconds.
+    """
     slow, fast = _claim(SLOW), _claim(FAST)
     _let_two_jobs_wait(store, fast, slow)
     _decide(store, "three", fast, slow)
@@ -358,7 +363,7 @@ def test_an_answer_has_the_wait_of_the_job_in_any_store(store: Any, received_wak
 
 
 def test_a_waitlist_that_lost_its_entries_gets_the_wait_of_a_job(store: Any) -> None:
-    """The wait is copied from the job's other waitlist, although its process does not send it."""
+    """The wait of a job is copied from its other waitlist, although its process does not send it."""
     slow, fast = _claim(SLOW), _claim(FAST)
     _decide(store, "zero", slow)
     _decide(store, "one", slow, fast)
@@ -459,7 +464,9 @@ def test_a_window_of_another_store_is_charged_at_most_5_ms_early(
 
 
 def test_a_part_with_several_limits_keeps_the_positions_of_a_job(request: pytest.FixtureRequest) -> None:
-    """If two limits of a cluster grant and a limit elsewhere denies, the job stays before later jobs on both lists."""
+    """
+    If two limits of a cluster grant and a limit elsewhere denies, the job stays before later jobs on both waitlists.
+    """
     with contextlib.ExitStack() as stack:
         one, two = _store("cluster", request, stack), MemoryStore()
         stack.callback(one.close)

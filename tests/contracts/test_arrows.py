@@ -79,7 +79,7 @@ COMMON = [
 
 
 def _imports(module: str) -> Iterator[tuple[str, list[str]]]:
-    """Every import of *module*, nested ones too, as (module, names)."""
+    """Return every import of *module*, nested ones too, as (module, names)."""
     for node in ast.walk(parsed(module)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, []) for alias in node.names)
@@ -94,7 +94,7 @@ def _imports(module: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _layer(module: str) -> int:
-    """The layer with the longest prefix of *module*."""
+    """Return the layer with the longest prefix of *module*."""
     found = [
         (len(prefix), rank)
         for rank, (_, prefixes) in enumerate(LAYERS)

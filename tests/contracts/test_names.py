@@ -28,7 +28,7 @@ def _targets(node: ast.stmt) -> Iterator[str]:
 
 
 def _public(module: str) -> set[str]:
-    """The public names that *module* defines; for a package's `__init__`, also those that it imports."""
+    """Return the public names that *module* defines; for a package's `__init__`, also those that it imports."""
     names = {name for node in parsed(module).body for name in _targets(node)}
     if MODULES[module].name == "__init__.py":
         typed = [inner for node in parsed(module).body if isinstance(node, (ast.If, ast.With)) for inner in node.body]
@@ -78,7 +78,7 @@ def test_attributes_of_a_limiter_are_documented(kind: type[Limiter | AsyncLimite
 
 
 def _attributes(text: str) -> Iterator[str]:
-    """The first line of each entry of a docstring's list of attributes."""
+    """Return the first line of each entry of a docstring's list of attributes."""
     entries = text.partition("\nAttributes:\n")[2].splitlines()
     return (line.strip() for line in entries if re.match(r"    \S", line))
 

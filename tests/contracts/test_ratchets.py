@@ -95,7 +95,7 @@ def test_no_function_is_complex() -> None:
 
 
 def _constants(module: ast.Module) -> list[str]:
-    """The names in capitals to which a module assigns a number."""
+    """Return the names in capitals to which a module assigns a number."""
     found: list[str] = []
     for node in module.body:
         if not isinstance(node, ast.Assign):

@@ -61,7 +61,7 @@ def _section(header: str, word: str) -> str:
 
 
 def _calls(body: str) -> list[tuple[str, str]]:
-    """Every call of the server, as (command, the rest of its arguments)."""
+    """Return every call of the server, as (command, the rest of its arguments)."""
     found: list[tuple[str, str]] = []
     for match in re.finditer(r"redis\.call\('([A-Z]+)'(?:, *)?", body):
         depth, end, quoted = 1, match.end(), False
@@ -75,7 +75,7 @@ def _calls(body: str) -> list[tuple[str, str]]:
 
 
 def _split(arguments: str) -> list[str]:
-    """The arguments of a call, split at the commas outside of brackets."""
+    """Return the arguments of a call, split at the commas outside of brackets."""
     parts, depth, last, quoted = [], 0, 0, False
     for i, character in enumerate(arguments):
         quoted ^= character == "'"

@@ -39,7 +39,7 @@ JOB = Job(id="j", name="f")
 
 def constant(package: str, name: str) -> str:
     """
-    The literal that is assigned to *name* at the top of a module of *package*: the constant may move between its
+    Return the literal that is assigned to *name* at the top of a module of *package*: the constant may move between its
     modules.
     """
     found = {
@@ -60,7 +60,7 @@ def constant(package: str, name: str) -> str:
 
 
 def test_keys_in_the_store() -> None:
-    """The keys of a store's state."""
+    """The keys of a store's state are those of version 1."""
     bucket = bucket_name("partner", "42", "abcdef")
     assert bucket == "tk1:{partner:42}:abcdef"
     assert bucket_name("partner", "42", "abcdef", "host") == "tk1:{partner:42:host}:abcdef"
@@ -72,7 +72,7 @@ def test_keys_in_the_store() -> None:
 
 
 def test_names_of_the_options_of_a_job() -> None:
-    """The names of a job's options in users' calls and in Dramatiq's messages."""
+    """The names of a job's options are fixed, in users' calls and in Dramatiq's messages."""
     assert (THROTTLE, ON_429, MAX_WAIT) == ("throttle", "throttle_on_429", "throttle_max_wait")
 
 
@@ -94,12 +94,12 @@ LIMITS: list[tuple[Limit, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("limit", "written"), LIMITS, ids=lambda value: getattr(value, "algorithm", ""))
 def test_limits_by_value(limit: Limit, written: dict[str, Any]) -> None:
-    """The format of a limit in a message."""
+    """The format of a limit in a message is fixed."""
     assert dump(limit, JOB) == written
 
 
 def test_optional_fields_of_limits_by_value() -> None:
-    """Keys and costs that a job determines, scopes, outages, tiers, and prefetched units."""
+    """The format is fixed for keys and costs that a job determines, scopes, outages, tiers, and prefetched units."""
     own = dump(TokenBucket("a", "10/s", key=lambda job: "k", cost=lambda job: 2, scope="process"), JOB)
     assert (own["key"], own["cost"], own["scope"]) == ("k", 2, "process")
     local = dump(TokenBucket("a", "10/s", on_store_failure="local", processes=3), JOB)
@@ -111,7 +111,7 @@ def test_optional_fields_of_limits_by_value() -> None:
 
 
 def test_fields_of_a_receipt() -> None:
-    """The fields of a decision that another process needs."""
+    """A receipt has the fields of a decision that another process needs."""
     limiter = Limiter()
     (rate,) = receipt(limiter.acquire(TokenBucket("a", "10/s"), job=JOB))["charged"]
     assert set(rate) == {"limit", "bucket", "cost", "at", "measured"}
@@ -123,7 +123,7 @@ def test_fields_of_a_receipt() -> None:
 
 
 def test_headers_of_celerys_messages() -> None:
-    """The header of a copy after a 429, and the header with a receipt, within a worker."""
+    """The header of a copy after a 429, and the header with a receipt within a worker, have fixed names."""
     assert constant("throttlekit_celery", "ASKS_AT") == "throttlekit_asks_at"
     assert constant("throttlekit_celery", "RECEIPT") == "throttlekit_receipt"
 
@@ -132,7 +132,7 @@ def test_headers_of_celerys_messages() -> None:
 
 
 def test_names_in_hueys_messages() -> None:
-    """The keyword argument and its field, and the prefix of the keys in huey's Redis."""
+    """The keyword argument and its field, and the prefix of the keys in huey's Redis, have fixed names."""
     assert constant("throttlekit_huey", "FIELD") == "throttlekit.huey"
     assert constant("throttlekit_huey", "COPY") == "copy"
     assert constant("throttlekit_huey", "PREFIX") == "throttlekit:huey:"
@@ -142,7 +142,10 @@ def test_names_in_hueys_messages() -> None:
 
 
 def test_pickled_class_of_rqs_jobs() -> None:
-    """The module and name of the class that is pickled into users' Redis, and its reconstruction from them."""
+    """
+    The module and name of the class that is pickled into users' Redis are fixed, and so is its reconstruction from
+    them.
+    """
     pickled = pickle.dumps(_wire.Carried("text", None), protocol=0)
     assert b"cthrottlekit_rq._wire\nCarried\n" in pickled
     carried: Any = pickle.loads(b"cthrottlekit_rq._wire\nCarried\n(Vtext\nNtR.")
@@ -150,7 +153,7 @@ def test_pickled_class_of_rqs_jobs() -> None:
 
 
 def test_function_name_of_rqs_jobs() -> None:
-    """The function that a job names where it cannot contain an object."""
+    """The function that a job names where it cannot contain an object has a fixed name."""
     assert _wire.RUN == "throttlekit_rq.run"
     assert f"{run.__module__.partition('.')[0]}.{run.__name__}" == _wire.RUN
 
@@ -169,7 +172,7 @@ def test_format_of_the_options_in_rqs_jobs() -> None:
 
 
 def test_fields_of_a_denied_rq_job() -> None:
-    """The fields of a denied job in the job's hash, and in its meta."""
+    """The fields of a denied job in the job's hash, and in its meta, have fixed names."""
     assert (_wire.FIELD, _wire.EXPIRES) == ("throttlekit", "throttlekit_expires")
     record = _wire.Record(True, 5)
     assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True}
@@ -182,7 +185,7 @@ def test_fields_of_a_denied_rq_job() -> None:
 
 
 def test_names_in_rqs_redis() -> None:
-    """The keys that the adapter writes in RQ's Redis."""
+    """The keys that the adapter writes in RQ's Redis have fixed names."""
     assert _wire.promoter_key("high") == "throttlekit:rq:promoter:high"
     assert _wire.idle_key("high") == "throttlekit:rq:idle:high"
     assert _wire.logged_key("what") == "throttlekit:rq:state:what"
@@ -191,14 +194,16 @@ def test_names_in_rqs_redis() -> None:
 
 
 def test_format_of_the_announcement_of_rqs_waker() -> None:
-    """Processes of stock workers read the announcement, and may be of another release."""
+    """
+    The format of the announcement is fixed, because processes of stock workers that read it may be of another release.
+    """
     announced = Announcement("a1", "localhost:6379/1")
     assert json.loads(announced.write()) == {"v": 1, "owner": "a1", "store": "localhost:6379/1"}
     assert Announcement.read(announced.write().encode()) == announced
 
 
 def test_format_of_the_admission_for_a_spawned_process() -> None:
-    """The environment variable of the admission, and its JSON."""
+    """The environment variable of the admission and its JSON are fixed."""
     assert _wire.ADMITTED == "THROTTLEKIT_ADMITTED"
     job = SimpleNamespace(id="j", **{_body.GRANT: None})
     assert json.loads(_body.write_admission(job)) == {"job": "j", "limits": False}

@@ -47,7 +47,7 @@ def parsed(name: str) -> ast.Module:
 
 
 def tracked() -> list[Path]:
-    """Every text file of the project."""
+    """Return every text file of the project."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

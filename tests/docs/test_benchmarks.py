@@ -35,7 +35,7 @@ def test_each_number_of_a_finding_is_in_its_table() -> None:
 
 
 def test_the_charts_are_drawn_from_the_tables(tmp_path: Path) -> None:
-    """The script writes the images that the page shows."""
+    """The script of the charts writes the images that the page shows."""
     command = [sys.executable, str(ROOT / "tests/benchmarks/charts.py"), "--docs", str(tmp_path)]
     subprocess.run(command, check=True, timeout=60)
     drawn = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}

@@ -136,7 +136,7 @@ def call(): ...
 
 
 def _assert_worker_warns(site: Site, app: str, worker: str, remedy: str) -> None:
-    """A worker of *app* logs one warning, which contains *remedy*."""
+    """Assert that a worker of *app* logs one warning, which contains *remedy*."""
     (site.folder / "shop.py").write_text(app)
     log, command = site.folder / "log", [sys.executable, "-m", *worker.split()]
     with (

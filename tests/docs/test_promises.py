@@ -39,7 +39,7 @@ def test_the_example_of_the_page_is_the_toy_adapter() -> None:
 
 
 def test_the_toy_adapter_uses_public_names_only() -> None:
-    """It imports from throttlekit and throttlekit.adapter, and uses no name with an underscore."""
+    """The toy adapter imports from throttlekit and throttlekit.adapter, and uses no name with an underscore."""
     tree = ast.parse((ROOT / "tests/support/toy/adapter.py").read_text("utf-8"))
     ours = [
         (node.module, alias.name)

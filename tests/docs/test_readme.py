@@ -26,7 +26,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_first_page_shows_the_same_snippets() -> None:
-    """There is one snippet for each framework, in the same order and with the same text."""
+    """The first page has the README's snippet of each framework, in the same order and with the same text."""
     shown = _FIRST_PAGE.blocks("python")
     assert [block.tab for block in shown] == list(FRAMEWORKS)
     assert [block.text for block in shown] == [block.text for block in _README.blocks("python")]

@@ -86,7 +86,7 @@ def _full_server() -> Iterator[int]:
 
 @contextlib.contextmanager
 def _echo_server() -> Iterator[int]:
-    """A server that replies to each command with an error that repeats the command."""
+    """Run a server that replies to each command with an error that repeats the command."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -142,7 +142,10 @@ def test_no_password_and_no_argument_is_shown(server: str, caplog: pytest.LogCap
 
 
 def test_an_outage_names_the_server_and_no_other_part_of_its_url(caplog: pytest.LogCaptureFixture) -> None:
-    """Its two log lines have the host, port and database. The error has them in an attribute, and not in its text."""
+    """
+    The two log lines of an outage have the host, port and database. The error has them in an attribute, and not in its
+    text.
+    """
     caplog.set_level(logging.INFO, "throttlekit")
     limit = TokenBucket("api", "1000/s", burst=1000)
     with contextlib.closing(RedisProcess()) as server:

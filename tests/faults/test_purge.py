@@ -134,7 +134,9 @@ def test_a_slot_waits_for_purged_jobs_for_some_seconds(slots: int, purged: int, 
 
 @pytest.mark.parametrize("limit", [TokenBucket("day", "1000/d", burst=1000), TokenBucket("hour", "100/h", burst=100)])
 def test_after_a_cleared_waitlist_the_limit_is_used_at_its_rate(limit: Limit) -> None:
-    """The counts stay, so no burst follows: as many jobs run as the rate admits, and no more."""
+    """
+    After a waitlist is cleared the counts stay, so no burst follows: as many jobs run as the rate admits, and no more.
+    """
     newcomers = Newcomers(limit)
     newcomers.add_purged_jobs(5 * limit.capacity)
     newcomers.limiter.clear_line(limit)

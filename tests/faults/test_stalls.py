@@ -36,7 +36,7 @@ def test_a_stall_leaves_no_slot_that_no_process_holds(server: RedisProcess, seco
 
 @pytest.mark.parametrize("seconds", STALLS)
 def test_a_release_during_a_stall_is_repeated(server: RedisProcess, seconds: float) -> None:
-    """The slot is free soon after the stall, and not only when its lease of ten minutes ends."""
+    """A slot that is released during a stall is free soon after it, and not only when its lease of ten minutes ends."""
     took = lost_release(server, seconds)
     print(f"stall {seconds} s: free after {took:.2f} s")
     assert took < 10

@@ -42,7 +42,7 @@ def test_waiting_jobs_and_use_are_those_of_the_fleet(redis_url: str) -> None:
 
 
 def test_held_jobs_and_redelivered_jobs_are_counted_together(redis_url: str) -> None:
-    """Some adapters hold waiting jobs in the worker, and others let the framework redeliver them."""
+    """Jobs that a worker holds and jobs that a framework redelivers are counted together."""
     registry = CollectorRegistry()
     with contextlib.closing(Limiter(patient(redis_url))) as limiter:
         registry.register(FleetMetrics(limiter))
@@ -57,7 +57,7 @@ def test_held_jobs_and_redelivered_jobs_are_counted_together(redis_url: str) -> 
 
 
 def test_the_remaining_part_of_a_slowed_limit_is_that_of_its_slowest_key(redis_url: str) -> None:
-    """For a rate that was reduced, and for slots of which only a part may be used."""
+    """The metric is the part that the slowest key has left of its rate, or of its slots."""
     adapts = TokenBucket("adapts", "100/s", burst=1, key="{tenant}", adapt=Adapt("10/s"))
     slots = Concurrency("adaptive", 8, adapt=ByLatency(2))
     registry = CollectorRegistry()
@@ -114,7 +114,7 @@ def test_the_longest_waitlist_of_a_limit_with_keys_is_shown() -> None:
 
 
 def test_a_scrape_without_the_store_has_no_value() -> None:
-    """The process can still be scraped. A store in memory is refused at once."""
+    """Without the store, a scrape succeeds but has no value of the fleet. A store in memory is refused at once."""
     registry = CollectorRegistry()
     registry.register(FleetMetrics("redis://127.0.0.1:1/0"))
     assert scraped(registry) == {}

@@ -181,7 +181,10 @@ def test_the_span_of_a_job_has_its_waiting_time(site: Site) -> None:
 
 
 def test_the_span_of_a_job_names_the_limit_for_which_it_waited(site: Site) -> None:
-    """With its tier; not the limit that has the fewest units left, nor the first, also in another process."""
+    """
+    The span has the limit for which the job waited, with its tier, also in another process: not the first limit, nor
+    the one with the fewest units left.
+    """
     tiered = TokenBucket("plan", {"pro": "6/minute", "free": "1/minute"}, tier="{account}", burst={"pro": 4, "free": 1})
     day, job = TokenBucket("day", "2/hour", burst=2), Job(id="2", kwargs={"account": "pro"})
     site.limiter.acquire(tiered, job=Job(kwargs=job.kwargs), cost=4)

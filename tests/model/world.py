@@ -115,7 +115,7 @@ class World:
     # Events
 
     def steps(self) -> Iterator[tuple[str, Any]]:
-        """The events that are possible now: the name of a method and its argument."""
+        """Return the events that are possible now: the name of a method and its argument."""
         if self.new < self.rules.jobs:
             yield from (("request_new", owner) for owner in ("p", "q") if owner not in self.dead)
         for job, at_us in self.woken_at.items():
@@ -189,7 +189,7 @@ class World:
     # Continuation
 
     def look_all(self) -> None:
-        """Each process looks at each waitlist, as it does periodically; jobs unknown to the store request again."""
+        """Let each process poll each waitlist, as it does periodically; jobs unknown to the store request again."""
         for owner in ("p", "q"):
             if owner in self.dead:
                 continue

@@ -117,4 +117,5 @@ def test_scenarios_keep_the_promises(names: list[str]) -> None:
 
 
 def test_every_scenario_has_bounds() -> None:
+    """The table of bounds has each scenario, and no other."""
     assert sorted(run("--list").split()) == sorted(AT_MOST)

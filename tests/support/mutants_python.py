@@ -36,7 +36,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             '                raise SkipMessage(f"dropped: {outcome.reason}")',
             "                self._fail(broker, message, ValueError(outcome.reason))",
-            ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_when_over_drop"],
+            ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_max_wait_can_drop_a_job"],
         ),
     ],
     "adapters/throttlekit_dramatiq/_options.py": [

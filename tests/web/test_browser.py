@@ -114,7 +114,7 @@ def _write_history(url: str) -> None:
 
 @contextlib.contextmanager
 def _served(store: str, *options: str) -> Iterator[str]:
-    """The address of a page of *store*, as the command prints it."""
+    """Serve a page of *store*, and yield the address that the command prints."""
     serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0", *options]
     with subprocess.Popen(serve, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as page:
         try:
@@ -311,7 +311,7 @@ def test_a_chart_shows_how_tenants_divide_a_limit(page: Any, flood: _Flood) -> N
 
 def test_the_page_shows_whether_a_flood_clears(page: Any) -> None:
     """
-    From the arrivals and the grants of the last minute, it shows when no job will wait, or that the backlog grows.
+    The page shows, from the arrivals and grants of the last minute, when no job will wait, or that the backlog grows.
     """
     _open(page, "partner-api")
     outlook = re.compile(r"empty at \d\d:\d\d UTC at this rate|not at this rate|if no other job arrives")

@@ -84,7 +84,7 @@ def test_control_creates_a_token(redis_url: str) -> None:
     ],
 )
 def test_a_server_that_cannot_start_is_one_line(options: list[str], message: str) -> None:
-    """The exit code is 2, and no password is printed."""
+    """If the server cannot start, the exit code is 2, and one line without a password is printed."""
     outcome = CliRunner().invoke(cli, ["web", *options])
     assert outcome.exit_code == 2
     assert message in outcome.output
@@ -92,14 +92,14 @@ def test_a_server_that_cannot_start_is_one_line(options: list[str], message: str
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the extra that installs it."""
+    """If a package is missing, the message names the extra that installs it."""
     monkeypatch.setitem(sys.modules, "waitress", None)
     outcome = CliRunner().invoke(cli, ["web", "--url", "redis://localhost"])
     assert (outcome.exit_code, "throttlekit-jobs[web]" in outcome.output) == (2, True)
 
 
 def test_a_taken_port_is_one_line(redis_url: str) -> None:
-    """The exit code is 2, and the line names what to do."""
+    """If the port is taken, the exit code is 2, and one line names what to do."""
     with _serving(redis_url) as (address, _):
         port = address.rstrip("/").rpartition(":")[2]
         command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", redis_url, "--port", port]

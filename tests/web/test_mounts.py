@@ -88,7 +88,7 @@ def test_the_address_of_a_mounted_page_needs_no_slash(mounted: Callable[..., Ans
 
 
 def test_an_asgi_server_can_start_and_stop_it() -> None:
-    """The lifespan is answered, and a websocket is closed."""
+    """The ASGI app answers the lifespan events, and closes a websocket."""
     import asyncio
 
     app, sent = asgi_app("redis://localhost", token=None), list[str]()

@@ -200,7 +200,7 @@ def test_only_the_page_itself_with_the_token_changes_limits(
 def test_control_is_off_by_default(
     redis_url: str, make_site: Callable[..., _Page], limit_id: str, options: Any
 ) -> None:
-    """It is off for a caller with the token too."""
+    """Without `allow_control`, a caller with the token cannot change a limit either."""
     answer = _send(make_site(**options), {"verb": "pause", "limit": limit_id, "by": "ann", "confirm": "x"})
     assert (answer.status, _history(redis_url)) == (403, [])
 
@@ -212,7 +212,7 @@ def test_a_body_that_is_not_a_form_is_refused(control: _Page, body: bytes) -> No
 
 
 def test_a_long_body_is_not_read(control: _Page) -> None:
-    """It gets 413, whatever it contains."""
+    """A request with a long body gets 413, whatever it contains."""
     assert _send(control, b" " * 10_001).status == 413
 
 
@@ -221,7 +221,7 @@ def test_a_long_body_is_not_read(control: _Page) -> None:
     ["/api/limits", "/api/limit?id=a", "/api/keys?id=a", "/api/job?id=a", "/api/changes"],
 )
 def test_all_data_needs_the_token(make_site: Callable[..., _Page], path: str) -> None:
-    """The page itself, which has no data, does not need it."""
+    """All data needs the token; the page itself, which has no data, does not."""
     page = make_site(token=TOKEN)
     assert page(path).status == 401
     assert page(path, authorization=f"Bearer {TOKEN}").status in (200, 404)

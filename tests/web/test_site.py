@@ -95,7 +95,7 @@ def test_settled_units_are_shown(limiter: Limiter, report: Callable[[], None], p
 
 
 def test_429s_from_the_partner_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """The 429s of the last 15 minutes are shown for all limits together, for one limit, and by time step."""
+    """The 429s of the last 15 minutes are shown for all limits together, for one limit, and for each time step."""
     limiter.acquire(API)
     for _ in range(3):
         limiter.fleet.count_429(API)  # type: ignore[union-attr]
@@ -125,7 +125,9 @@ def test_a_slowed_limit_shows_its_reduced_rate(limiter: Limiter, report: Callabl
 
 
 def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """The most pressing keys as digests, the sum of the last minute, and the last minutes by time step."""
+    """
+    One limit has its most pressing keys as digests, the sum of the last minute, and the last minutes by time step.
+    """
     for tenant in ("calm", *["busy"] * 6):
         limiter.acquire(TENANTS, key=tenant)
     report()
@@ -222,7 +224,7 @@ def test_the_first_waiting_jobs_are_shown(
 
 
 def test_no_waiting_jobs_are_shown_if_none_wait(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """The limit has only granted."""
+    """A limit that has only granted shows no waiting job."""
     limiter.acquire(API)
     report()
     assert page(f"/api/limit?id={_limit(page, API.name)['id']}").data["waiting"] == []
@@ -272,8 +274,8 @@ def test_keys_are_found_by_their_digest_or_name(
 
 def test_a_page_explains_why_a_job_waits(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
     """
-    It shows the limit, since when the job waits, its deferrals, its turn and the number of jobs before it. Another job
-    is not known.
+    The page shows the limit, the start of the wait, the job's deferrals, its turn and the number of jobs before it.
+    Another job is not known.
     """
     _flood(limiter, 6)
     report()
@@ -288,7 +290,10 @@ def test_a_page_explains_why_a_job_waits(limiter: Limiter, report: Callable[[], 
 def test_rules_and_their_history_are_shown(
     redis_url: str, limiter: Limiter, report: Callable[[], None], page: _Page
 ) -> None:
-    """The rules in force with their authors and ends, and the changes with theirs. A paused key is a digest."""
+    """
+    The page shows the rules in force with their authors and ends, and the changes with theirs. A paused key is a
+    digest.
+    """
     limiter.acquire(TENANTS, key="ann smith")
     report()
     with Control(patient(redis_url), by="ann") as control:
@@ -446,7 +451,7 @@ def test_an_unavailable_store_is_one_line(make_site: Callable[..., _Page]) -> No
 
 
 def test_unknown_addresses_and_methods_are_refused(page: _Page) -> None:
-    """They get 404 and 405, as JSON."""
+    """Unknown addresses get 404, and unknown methods 405, as JSON."""
     assert page("/nothing").status == 404
     assert page("/../app.js").status == 404
     assert page("/api/limits", method="POST").status == 405

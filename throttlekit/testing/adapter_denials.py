@@ -171,7 +171,7 @@ class BoundConformance(OnSite):
             assert bench.end(sent).error == "WaitedTooLong"
             assert (bench.runs(sent), bench.remaining(COUNT)) == (0, COUNT.burst)
 
-    def test_when_over_drop(self) -> None:
+    def test_max_wait_can_drop_a_job(self) -> None:
         """`on_waited_too_long="drop"` ends a job without a run or a failure; after a 429, without another run."""
         with self.bench(Settings(WaitRules(max_deferrals=0, on_waited_too_long="drop"))) as bench:
             angry = bench.send("counted", "429 0.1", key=f"{bench.key}-angry")
@@ -180,7 +180,7 @@ class BoundConformance(OnSite):
             assert [bench.end(sent).how for sent in (denied, angry)] == ["dropped"] * 2
             assert [(bench.runs(sent), bench.failures(sent)) for sent in (denied, angry)] == [(0, 0), (1, 0)]
 
-    def test_when_over_run(self) -> None:
+    def test_max_wait_can_run_a_job(self) -> None:
         """`on_waited_too_long="run"` runs a job once, uncharged. A 429 is then an error like any other."""
         with self.bench(Settings(WaitRules(max_deferrals=0, on_waited_too_long="run"))) as bench:
             angry = bench.send("counted", "429 0.1", key=f"{bench.key}-angry")

@@ -91,7 +91,8 @@ def test_one_429_pauses_its_key_in_the_fleet(make: Any, kind: str, pool: str) ->
 @pytest.mark.parametrize("task", ["late_ask", "auto_ask"])
 def test_a_429_is_no_failure_and_no_retry(make: Any, task: str) -> None:
     """
-    This includes a task that is acknowledged late, and a task that retries on every exception and has no retry left.
+    A 429 is neither a failure nor a retry, also for a task that is acknowledged late, and for one that retries on every
+    exception and has no retry left.
     """
     site, record, partner = make()
     partner.be_angry("one", 1, retry_after=1)
@@ -102,7 +103,7 @@ def test_a_429_is_no_failure_and_no_retry(make: Any, task: str) -> None:
 
 
 def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
-    """They wait for the result of the last run. No errback is called."""
+    """Chains and chords wait for the result of the last run. No errback is called."""
     site, record, partner = make()
     partner.be_angry("one", 1)
     site.start()
@@ -118,7 +119,7 @@ def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
 
 
 def test_a_429_without_limits_is_an_error(make: Any) -> None:
-    """There is no key to pause."""
+    """`RateLimited` is an ordinary error in a task without limits, because there is no key to pause."""
     site, record, partner = make()
     partner.be_angry("one", 1)
     site.start()

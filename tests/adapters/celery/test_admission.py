@@ -257,7 +257,10 @@ def test_a_task_that_is_held_for_too_long_is_put_back(
 def test_a_task_that_has_ended_is_freed(
     admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message and its arguments are freed at once. Python's garbage collector has nothing to find."""
+    """
+    The message and the arguments of a task that has ended are freed at once. Python's garbage collector has nothing to
+    find.
+    """
     monkeypatch.setattr(Request, "on_success", lambda *_: None)
     request = receive(admission, consumer)
     assert request.ran

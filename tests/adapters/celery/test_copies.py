@@ -67,7 +67,7 @@ def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str,
 @pytest.mark.workers
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed:ResourceWarning")
 def test_with_publisher_confirms_each_task_runs_once(stack: ExitStack, redis_base: str, rabbitmq_url: str) -> None:
-    """Tasks that are put back leave no second message."""
+    """With publisher confirms, tasks that are put back leave no second message."""
     conf = {"broker_transport_options": {"confirm_publish": True}}
     site: CelerySite = stack.enter_context(
         celery_site("rabbitmq", rabbitmq_url, redis_base, form="put back", delay=0.5, conf=conf)
@@ -112,7 +112,10 @@ def test_a_command_to_redis_is_not_repeated() -> None:
 
 
 def test_copies_are_sent_to_the_server_that_the_worker_consumes_from() -> None:
-    """This also applies after a failover. On a server from which no worker consumes, the copies would be lost."""
+    """
+    Copies are sent to the server from which the worker consumes, also after a failover: on another server they would be
+    lost.
+    """
     app = app_of("amqp://one//;amqp://two//")
     copies = Copies(app)
     worker = start_copies(copies, "amqp://one//;amqp://two//")

@@ -196,7 +196,10 @@ def test_a_raised_rate_wakes_held_tasks(make_site: Any, server: RedisProcess) ->
 
 
 def test_a_task_that_is_revoked_or_expires_while_held_never_runs(make_site: Any) -> None:
-    """Both tasks end as REVOKED at once, and never run. The other tasks run as if these two had never waited."""
+    """
+    A held task that is revoked or expires ends as REVOKED at once, and never runs. The other tasks run as if it had
+    never waited.
+    """
     site: CelerySite = make_site(rate="6/h", burst=1)
     site.start()
     runs = [site.send("echo", 0)]
@@ -279,7 +282,7 @@ def test_held_tasks_survive_an_outage_of_the_broker(make_site: Any, server: Redi
 
 
 def test_purge_keeps_held_tasks(make_site: Any, keys: Any) -> None:
-    """It keeps all messages that workers have received."""
+    """`celery purge` keeps all messages that workers have received."""
     site: CelerySite = make_site(rate="5/s", burst=1)
     site.start()
     results = [site.send("echo", n) for n in range(12)]

@@ -71,7 +71,7 @@ def test_an_argument_that_can_never_work_is_refused(
 
 
 def test_arguments_other_than_an_app_and_a_limiter_are_refused(make_app: Callable[..., Celery]) -> None:
-    """Examples are arguments in the wrong order, and a URL instead of a limiter."""
+    """`install` refuses arguments in the wrong order, or a URL instead of a limiter."""
     with pytest.raises(ConfigurationError, match="install takes a limiter"):
         install(make_app(), "redis://:secret@host")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="install takes a Celery app"):
@@ -79,7 +79,7 @@ def test_arguments_other_than_an_app_and_a_limiter_are_refused(make_app: Callabl
 
 
 def test_a_second_install_for_one_app_is_refused(make_app: Callable[..., Celery]) -> None:
-    """It would charge each task twice. Another app can have its own."""
+    """A second `install` for an app raises, because it would charge each task twice. Another app can have its own."""
     app = make_app()
     install(app, Limiter())
     with pytest.raises(ConfigurationError, match="called before for this app"):
@@ -209,7 +209,7 @@ def test_eager_tasks_ignore_limits_or_wait_in_place(make_app: Callable[..., Cele
 
 
 def test_an_eager_task_waits_if_the_queue_is_full(make_app: Callable[..., Celery]) -> None:
-    """It requests again when it could be admitted, and not continuously."""
+    """An eager task that finds a full queue requests again when it could be admitted, and not continuously."""
     app = make_app(task_always_eager=True)
     store = Recording()
     install(app, Limiter(store), eager="wait")

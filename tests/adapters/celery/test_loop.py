@@ -29,8 +29,8 @@ def pipe() -> Iterator[int]:
 
 def test_the_loop_does_not_sleep_while_timers_are_due(pipe: int) -> None:
     """
-    This holds for any number of timers, and after the worker has connected again. Then the loop sleeps until the next
-    timer is due.
+    The loop does not sleep while timers are due, for any number of them, and after the worker has connected again. Then
+    it sleeps until the next one.
     """
     sleeps: list[float] = []
     fired: list[int] = []
@@ -95,7 +95,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
-    """This includes a copy whose confirmation is read as the next one is sent, and a worker that drops its timers."""
+    """
+    One timer checks all copies, including one whose confirmation is read as the next is sent, and in a worker that
+    drops its timers.
+    """
     checks: list[Callable[[], object]] = []
     app = SimpleNamespace(
         amqp=SimpleNamespace(queues={"jobs": SimpleNamespace(exchange=None)}),

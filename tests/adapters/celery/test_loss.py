@@ -238,7 +238,9 @@ def test_tasks_of_quorum_queues_are_held(on_rabbitmq: Any) -> None:
 
 
 def test_a_raised_rate_wakes_tasks_of_quorum_queues(on_rabbitmq: Any, redis_url: str) -> None:
-    """The tasks run at once, although the estimate at their denial was an hour."""
+    """
+    When a rate is raised, held tasks of quorum queues run at once, although the estimate at their denial was an hour.
+    """
     if celery.__version__ < "5.5":
         pytest.skip("Celery 5.4 does not detect quorum queues")
     site: CelerySite = on_rabbitmq(quorum=True, store=redis_url, rate="6/h")
@@ -310,7 +312,7 @@ def test_tasks_wait_for_a_free_thread_before_their_request(on_redis: Any) -> Non
 
 
 def test_a_task_is_put_back_into_its_queue(on_redis: Any) -> None:
-    """This includes a queue that the worker was told to stop consuming from."""
+    """A held task is put back into its queue, even if the worker was told to stop consuming from it."""
     site: CelerySite = on_redis(denials=NEVER, delay=60.0, install={"max_hold": 2})
     other = f"{site.queue}other"
     site.start("--queues", f"{site.queue},{other}")

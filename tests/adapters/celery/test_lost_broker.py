@@ -231,7 +231,7 @@ def test_an_outage_while_a_channel_is_closed_ends_no_worker(
 
 
 def test_other_brokers_are_not_changed(stack: ExitStack) -> None:
-    """Only Redis identifies unacknowledged messages by tags."""
+    """Connections to other brokers are not changed, because only Redis identifies unacknowledged messages by tags."""
     connection = stack.enter_context(Connection("memory://"))
     consumer = SimpleNamespace(task_consumer=SimpleNamespace(channel=connection.default_channel))
     assert guard_close(consumer) == set()

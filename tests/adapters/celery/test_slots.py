@@ -55,7 +55,10 @@ def results(sent: list[Any]) -> list[Any]:
     ("pool", "costs"), [("prefork", ""), ("threads", ""), ("gevent", ""), ("solo", ""), ("prefork", ("", "*2", "*3"))]
 )
 def test_never_more_at_once_than_there_are_slots(make: Any, pool: str, costs: Sequence[str]) -> None:
-    """This is checked by the bodies' own records, with two workers. Each job runs once, and most are delivered once."""
+    """
+    With two workers, the bodies' own records show no more at once than there are slots. Each job runs once, and most
+    are delivered once.
+    """
     site, record = make(pool=pool, amount=3)
     for name in ("a", "b"):
         site.start("--concurrency", "4", name=name)

@@ -279,7 +279,7 @@ def _key(limit: Any) -> Any:
 
 @pytest.mark.parametrize("given", ["other", OTHER], ids=["name", "limit"])
 def test_a_message_can_have_its_own_on_429(redis_site: Site, given: Any) -> None:
-    """It applies to limits of the message or of the actor, and is sent as a name."""
+    """The on_429 of a message applies to limits of the message or of its actor, and is sent as a name."""
     site = redis_site
     throttle, ends = throttled(site)
 

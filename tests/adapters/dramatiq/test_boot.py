@@ -27,7 +27,9 @@ def test_a_second_worker_of_a_throttle_is_refused() -> None:
 
 
 def test_two_throttles_on_a_broker_are_refused() -> None:
-    """Two would charge each message twice, and overwrite each other's data in the message."""
+    """
+    A second Throttle on a broker raises: two would charge each message twice, and overwrite each other's data in it.
+    """
     broker = StubBroker()
     for _ in range(2):
         broker.add_middleware(Throttle(Limiter()))

@@ -255,7 +255,9 @@ def test_a_worker_with_held_messages_stops_and_loses_none(site: Site) -> None:
 
 
 def test_join_waits_for_held_messages(stub: Site) -> None:
-    """As in tests of users: `broker.join` and then `worker.join`, or `worker.join` alone."""
+    """
+    `broker.join` and then `worker.join`, or `worker.join` alone, wait for held messages, as tests of users expect.
+    """
     throttled(stub, DenyBefore(2, delay=0.1))
 
     @stub.actor(throttle=EACH)
@@ -274,7 +276,10 @@ def test_join_waits_for_held_messages(stub: Site) -> None:
 
 
 def test_a_flush_after_a_worker_was_stopped_removes_all_messages(stub: Site) -> None:
-    """As between the tests of a user: the messages of a stopped worker were put back, so no later `join` hangs."""
+    """
+    A flush between two tests of a user removes the messages of a stopped worker, which were put back, so no later
+    `join` hangs.
+    """
     limiter, limit = Limiter(), TokenBucket("paused", "1000/s")
     stub.broker.add_middleware(Throttle(limiter))
     job = stub.actor(lambda n: stub.ran.append(n), actor_name="job", throttle=limit)

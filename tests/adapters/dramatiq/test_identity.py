@@ -51,7 +51,7 @@ def test_id_time_and_arguments_are_kept(throttled: Site, store: DenyBefore) -> N
 
 
 def test_a_waiting_message_has_no_option_of_throttlekit(throttled: Site, store: DenyBefore) -> None:
-    """This holds when its body runs after denials, and when Retries enqueues it again."""
+    """A message has no option of throttlekit when its body runs after denials, and when Retries enqueues it again."""
     site = throttled
     enqueued: list[Any] = []
 

@@ -218,8 +218,8 @@ def next_message(thread: Any) -> Any:
 
 def test_a_message_of_a_lost_connection_is_not_acknowledged_on_the_next_one(rabbit: Site) -> None:
     """
-    Both connections number their first message 1. A late acknowledgement of the first does not remove the second from
-    RabbitMQ.
+    Two successive connections number their first message 1. A late acknowledgement of the first message does not remove
+    the second from RabbitMQ.
     """
     rabbit.broker.add_middleware(Throttle(Limiter()))
     make_actor(rabbit).send(0)
@@ -489,7 +489,9 @@ def test_a_message_that_belongs_to_another_worker_is_not_started(redis_site: Sit
 
 
 def test_a_worker_that_holds_messages_keeps_its_heartbeat(redis_site: Site) -> None:
-    """Otherwise Dramatiq would consider it dead, and give its messages to other workers."""
+    """
+    A worker that only holds messages keeps its heartbeat: otherwise Dramatiq would give its messages to other workers.
+    """
     site = redis_site
     limiter, limit = send_paused(site, 20)
     client, heartbeats = site.broker.client, f"{site.broker.namespace}:__heartbeats__"
@@ -507,7 +509,9 @@ def test_a_worker_that_holds_messages_keeps_its_heartbeat(redis_site: Site) -> N
 def test_messages_of_a_custom_broker_run_without_a_check_of_their_owner(
     redis_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its held messages run, although the set in which Dramatiq keeps fetched messages has none of them."""
+    """
+    Held messages of a custom broker run, although the set in which Dramatiq keeps fetched messages has none of them.
+    """
     site = redis_site
     monkeypatch.setattr(site.broker.client, "sismember", lambda *_: 0)
     limiter, limit = send_paused(site, 20)

@@ -100,8 +100,8 @@ def test_messages_behind_held_messages_are_fetched(queue: Site) -> None:
 
 def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(queue: Site) -> None:
     """
-    While every thread is busy, it fetches less than three times as many messages as Dramatiq, which fetches 2 for each
-    thread.
+    While every thread is busy, a worker fetches less than three times as many messages as Dramatiq, which fetches 2 for
+    each thread.
     """
     site, limiter, go = queue, Limiter(), threading.Event()
     site.broker.add_middleware(Throttle(limiter))
@@ -132,7 +132,10 @@ def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(queue: Site)
 
 
 def test_messages_of_a_killed_connection_are_delivered_to_another_worker(queue: Site) -> None:
-    """This includes messages of a consumer that was cancelled since. Each message runs once."""
+    """
+    The messages of a killed connection, including those of a consumer that was cancelled since, are delivered to
+    another worker. Each runs once.
+    """
     site, limiter = queue, Limiter()
     site.broker.add_middleware(Throttle(limiter))
     job = site.actor(lambda n: site.ran.append(n), actor_name="job", throttle=PAUSED, max_retries=0)

@@ -85,7 +85,7 @@ def store() -> Iterator[RedisProcess]:
 @pytest.mark.parametrize("worker", WORKERS)
 def test_workers_log_why_jobs_wait(worker: str, redis_url: str, store: RedisProcess, tmp_path: Path) -> None:
     """
-    There is one line when a limit begins to delay jobs, one for a 429 that pauses, and one when the store is
+    Workers log one line when a limit begins to delay jobs, one for a 429 that pauses, and one when the store is
     unavailable. Each names the limit and a job, or the server. No line of throttlekit has a key, an argument or a
     password.
     """

@@ -81,7 +81,8 @@ def test_a_prolonged_pause_causes_few_requests(hand: Hand) -> None:
 
 def test_a_woken_job_is_ordered_by_its_priority(hand: Hand) -> None:
     """
-    It runs after jobs with a higher priority, before others with its own, and in the order in which jobs were woken.
+    A woken job runs after jobs with a higher priority, before others with its own, and in the order in which jobs were
+    woken.
     """
     if not hand.huey.storage.priority:
         pytest.skip("the queue has no priorities")
@@ -110,7 +111,7 @@ def test_a_job_of_a_killed_worker_is_taken_by_another_worker(hand: Hand) -> None
 
 
 def test_a_task_object_that_is_enqueued_twice_runs_twice(hand: Hand) -> None:
-    """Its two messages have the same bytes. Two workers take one each, and both run."""
+    """A task object that is enqueued twice has two equal messages. Two workers take one each, and both run."""
     task = hand.task().s("x")
     for _ in range(2):
         hand.huey.enqueue(task)
@@ -156,7 +157,7 @@ def test_both_messages_of_a_task_object_wait_for_the_store(redis_url: str) -> No
 
 
 def test_a_worker_that_was_suspended_leaves_its_job_to_another_worker(hand: Hand) -> None:
-    """It neither runs the job nor puts it back, and returns the units that it was charged."""
+    """A worker that was suspended neither runs its job nor puts it back, and returns the units that it was charged."""
     hand.task()("x")
     slow = hand.huey.dequeue()
     _age(hand)
@@ -194,7 +195,9 @@ class _Breaking:
 
 
 def test_a_lost_reply_loses_no_granted_job(hand: Hand) -> None:
-    """The worker finds that no worker has the job, since it has released the job itself. It runs the job."""
+    """
+    If the reply is lost as a worker releases its granted job, the worker finds that no worker has the job, and runs it.
+    """
     hand.task()("x")
     task = hand.huey.dequeue()
     hand.admission.schedule._conn = _Breaking(hand.redis, "zrem")
@@ -204,7 +207,10 @@ def test_a_lost_reply_loses_no_granted_job(hand: Hand) -> None:
 
 
 def test_a_lost_reply_loses_no_job_that_got_a_429(hand: Hand) -> None:
-    """The job is in no list of Redis while its body runs. It is put back when the connection is available again."""
+    """
+    A job that got a 429 is in no list of Redis while its body runs. It is put back when the connection is available
+    again.
+    """
 
     @hand.huey.task(throttle=RATE, name="angry")  # type: ignore[misc]
     def angry() -> None:
@@ -221,7 +227,10 @@ def test_a_lost_reply_loses_no_job_that_got_a_429(hand: Hand) -> None:
 
 
 def test_a_lost_connection_loses_no_job_that_arrived_while_a_worker_listened(hand: Hand) -> None:
-    """The job is in no list of Redis until the worker registers it. The worker keeps it, and repeats the command."""
+    """
+    A job that has just arrived is in no list of Redis until the worker registers it. The worker keeps it, and repeats
+    the command.
+    """
     task, sender = hand.task(), threading.Timer(0.05, lambda: task("x"))
     hand.admission.schedule._take = take = _Breaking(hand.admission.schedule._take, "", done=False)
     take.lost = -1  # the first call finds nothing, and the worker listens
@@ -322,7 +331,10 @@ def test_a_job_of_a_killed_process_runs_again(hand: Hand) -> None:
 
 
 def test_hundreds_of_jobs_of_a_killed_process_run_again(plain: Hand) -> None:
-    """There are more jobs than one call of the script moves, among as many jobs that the user scheduled."""
+    """
+    All jobs of a killed process run again, also if they are more than one call of the script moves, among as many jobs
+    that the user scheduled.
+    """
     task = plain.task()
     plain.deny(600)
     for n in range(120):
@@ -440,7 +452,7 @@ def test_locks_hooks_and_context_work_as_usual(hand: Hand) -> None:
 
 
 def test_a_job_that_a_hook_cancels_returns_its_slot_and_units(hand: Hand) -> None:
-    """Its body does not run. Its slot is free at once, and no rate is charged."""
+    """If a hook cancels a job, its body does not run, its slot is free at once, and no rate is charged."""
     slot = Concurrency("cancelled", 1, lease=60)
 
     @hand.huey.pre_execute("no")  # type: ignore[misc]
@@ -568,7 +580,7 @@ def test_immediate_mode_can_be_set_and_ended_after_install(hand: Hand) -> None:
 
 
 def test_flush_removes_every_job(hand: Hand) -> None:
-    """This includes waiting jobs, and a job that a worker has taken and not begun: that worker does not run it."""
+    """A flush removes waiting jobs, and a job that a worker has taken and not begun: that worker does not run it."""
     task = hand.task()
     hand.deny(0.1)
     task("waits")
@@ -586,7 +598,7 @@ def test_flush_removes_every_job(hand: Hand) -> None:
 
 
 def test_flushed_jobs_delay_no_other_job(hand: Hand) -> None:
-    """This holds for any number of jobs whose schedule was emptied by other means than `huey.flush()`."""
+    """Any number of jobs whose schedule was emptied by other means than `huey.flush()` delay no other job."""
     task, held = hand.task(throttle=SLOW), hand.limiter.acquire(SLOW)
     for n in range(300):
         task(n)
@@ -640,7 +652,7 @@ def test_revoked_jobs_delay_no_other_job(hand: Hand) -> None:
 
 
 def test_a_huey_can_get_priorities_while_jobs_wait(redis_url: str) -> None:
-    """Jobs that the huey without priorities has woken are in a list. No job is lost."""
+    """A huey can get priorities while jobs that the huey without them has woken are in a list. No job is lost."""
     limiter = Limiter("memory://")
     before, after = (Hand(kind("grows", url=redis_url, read_timeout=0.2), limiter) for kind in KINDS)
     for each in (before, after):
@@ -665,7 +677,7 @@ def test_a_huey_can_get_priorities_while_jobs_wait(redis_url: str) -> None:
 
 
 def test_a_key_of_another_type_loses_no_job(hand: Hand) -> None:
-    """The command fails before it removes the job."""
+    """If a key has another type, the command fails before it removes the job."""
     task, free = hand.task(), hand.task(throttle=None)
     hand.deny(0.2)
     task("waits")
@@ -697,9 +709,7 @@ def test_a_unit_that_a_body_returns_is_used_at_once(hand: Hand) -> None:
 
 
 def test_a_lost_reply_to_a_wake_loses_no_position(hand: Hand) -> None:
-    """
-    The job was woken despite the lost reply. It is woken again, and found with its worker. It requests in its turn.
-    """
+    """A job that was woken despite a lost reply is woken again, and found with its worker. It requests in its turn."""
     held, task = hand.limiter.acquire(SLOW), hand.task(throttle=SLOW)
     for n in range(2):
         task(n)

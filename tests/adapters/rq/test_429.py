@@ -62,7 +62,7 @@ def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
 
 @pytest.mark.workers
 def test_a_429_in_a_spawned_process_is_no_failure(spawn_site: Site) -> None:
-    """The process behaves like any other."""
+    """A 429 in a spawned process reschedules the job, as in any other process."""
     job = spawn_site.queue.enqueue(jobs.receives_429, throttle=HELD)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THROTTLEKIT_URL", spawn_site.url)
@@ -110,7 +110,7 @@ def test_the_option_names_the_limit_that_is_paused(simple_site: Site) -> None:
 
 
 def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) -> None:
-    """The error is raised where the option is given."""
+    """An `on_429` that names no limit of the job raises where it is given."""
     with pytest.raises(ConfigurationError, match="on a 429 is 'other', which is not a limit of the job"):
         throttled(jobs.DAILY, on_429="other")(jobs.plain)
     with pytest.raises(ConfigurationError, match="pause on a 429"):
@@ -121,7 +121,7 @@ def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) 
 
 
 def test_a_429_in_a_function_without_limits_pauses_the_limit_of_its_queue(throttled_site: Site) -> None:
-    """The function itself has no limit."""
+    """If a function without limits gets a 429, the limit of its queue is paused."""
     site = throttled_site
     configure(site.limiter, queues={"work": jobs.DAILY})
     job = site.queue.enqueue(jobs.receives_429)

@@ -67,6 +67,8 @@ def test_an_argument_can_have_any_name(name: str) -> None:
 
 
 def test_an_async_function_stays_async() -> None:
+    """An async function with the decorator is still a coroutine function, and returns its value."""
+
     @throttled(TokenBucket("unused", "1/hour"))
     async def function() -> str:
         return "awaited"
@@ -87,8 +89,8 @@ def test_a_throttled_function_called_in_another_job_makes_no_request(rq_site: Si
 
 def test_a_decorator_above_throttled_is_refused(simple_site: Site) -> None:
     """
-    It would return the denial as a result. A stock worker fails the job and names the remedy. Throttlekit's worker
-    decides before the call.
+    A decorator above @throttled would return the denial as a result. A stock worker fails the job and names the remedy.
+    Throttlekit's worker decides before the call.
     """
     site = simple_site
     job = site.queue.enqueue(under_another)
@@ -102,6 +104,9 @@ def test_a_decorator_above_throttled_is_refused(simple_site: Site) -> None:
 
 
 def test_a_decorator_below_throttled_is_part_of_the_function(simple_site: Site) -> None:
+    """
+    A decorator below @throttled applies to the body only: a denied job waits, and its run returns the decorated result.
+    """
     site = simple_site
     site.shut(CAREFUL)
     job = site.queue.enqueue(over_another)
@@ -143,11 +148,13 @@ def test_the_limiter_of_the_decorator_overrides_all_others(stock_site: Site, mon
     ids=["none", "bare", "text", "twice", "limiter", "key"],
 )
 def test_an_argument_that_can_never_work_is_refused_at_the_declaration(make: Any, message: str) -> None:
+    """An invalid argument of the decorator, or a key that the function cannot fill, raises where it is written."""
     with pytest.raises(ConfigurationError, match=message):
         make()
 
 
 def test_a_name_with_two_definitions_is_refused_at_the_declaration() -> None:
+    """With one limiter, a second definition of a name raises at the decorator."""
     limiter = Limiter()
     throttled(CAREFUL, limiter=limiter)
     with pytest.raises(ConfigurationError, match="two limits"):

@@ -58,7 +58,7 @@ def run_all(site: Site) -> None:
 
 
 def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
-    """Its hash only changes in the registry and the data of the wait. Then the job runs, once."""
+    """A denied job's hash only changes in the registry and the data of the wait. Then the job runs, once."""
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(

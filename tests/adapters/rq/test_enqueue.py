@@ -63,7 +63,7 @@ class _ThrottledMixed(_Mixed, ThrottledQueue): ...
     [("throtle", "throttle"), ("throttle_on_429", "on_429"), ("is_asynch", "is_async"), ("color", "")],
 )
 def test_an_unknown_option_of_a_queue_is_refused(made: Any, option: str, meant: str, stock_site: Site) -> None:
-    """RQ's own class accepts any option, and ignores unknown ones."""
+    """A ThrottledQueue refuses an unknown option; RQ's own class ignores it."""
     hint = f": did you mean '{meant}'" if meant else "$"
     with pytest.raises(ConfigurationError, match=f"no option '{option}'{hint}"):
         made("work", connection=stock_site.connection, **{option: []})
@@ -91,7 +91,7 @@ def test_a_class_of_two_queues_accepts_the_options_of_both(simple_site: Site) ->
 
 
 def test_a_misspelt_option_of_an_enqueue_call_is_refused(stock_site: Site) -> None:
-    """RQ passes unknown options to the function, which does not accept them."""
+    """A misspelt option raises. RQ alone would pass it to the function, which does not accept it."""
     with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
         stock_site.queue.enqueue(tenant, "x", throtle=HELD)
 
@@ -308,6 +308,7 @@ def test_an_invalid_value_is_refused_by_the_enqueue_call(stock_site: Site, wrong
 
 @pytest.mark.parametrize("wrong", [-1, "soon", float("nan"), True])
 def test_an_invalid_max_wait_is_refused_by_the_enqueue_call(stock_site: Site, wrong: Any) -> None:
+    """A `throttle_max_wait` that is not a valid duration raises in the enqueue call."""
     with pytest.raises(ConfigurationError, match="throttle_max_wait"):
         stock_site.queue.enqueue(jobs.plain, throttle=HELD, throttle_max_wait=wrong)
 
@@ -363,6 +364,7 @@ def test_a_worker_accepts_throttlekits_queue_class(simple_site: Site) -> None:
 
 @pytest.mark.parametrize("wrong", [{"limiter": "redis://"}, {"throttle": "10/s"}])
 def test_a_queue_refuses_limits_that_can_never_work(stock_site: Site, wrong: Any) -> None:
+    """An invalid limiter or limit raises when the queue is created."""
     with pytest.raises(ConfigurationError):
         ThrottledQueue("work", connection=stock_site.connection, **wrong)
 
@@ -428,7 +430,8 @@ def test_own_limits_are_forbidden_in_a_spawned_process_too(spawn_site: Site) -> 
 
 def test_a_limit_of_a_job_does_not_replace_one_of_its_queue(simple_site: Site) -> None:
     """
-    If it has the name of a limit of configure(queues=…), with another rate or another key, the queue's limit applies.
+    If a job's limit has the name of a limit of configure(queues=…), with another rate or another key, the queue's limit
+    applies.
     """
     site = simple_site
     if not site.ours:

@@ -32,7 +32,7 @@ def test_unreadable_data_fails_its_job_and_no_worker(rq_site: Site) -> None:
 
 
 def test_a_requeued_job_that_waited_too_long_starts_a_new_wait(rq_site: Site) -> None:
-    """Its ttl and its wait are counted from the requeueing."""
+    """The ttl and the wait of a requeued job are counted from the requeueing."""
     site = rq_site
     configure(site.limiter, max_wait=0.2)
     site.shut(jobs.HOURLY)
@@ -122,7 +122,10 @@ def test_a_function_that_only_a_spawned_process_finds_is_limited_by_its_queue(
 
 
 def test_jobs_that_were_sent_before_limits_named_their_algorithm_run(rq_site: Site) -> None:
-    """They wait in Redis during an update. Their limits are token buckets, the only algorithm that existed."""
+    """
+    During an update, jobs wait whose limits name no algorithm: they run, under token buckets, the only algorithm that
+    existed.
+    """
     site = rq_site
     job = site.queue.enqueue(jobs.plain, "old", throttle=HELD)
     given = json.loads(job.instance._throttlekit[0])

@@ -106,7 +106,7 @@ def test_deleted_jobs_delay_no_other_job(stock_site: Site, start: Start, kind: s
 
 @pytest.mark.workers
 def test_jobs_held_by_a_busy_worker_run_in_another(stock_site: Site, start: Start) -> None:
-    """The worker that made the request runs a long job. The jobs that it holds run in an idle worker."""
+    """The jobs that a worker holds run in an idle worker while it runs a long job."""
     site = stock_site
     site.limiter.pause(FOUR, 3600)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(3)]
@@ -143,8 +143,8 @@ def test_a_worker_that_stops_passes_its_held_jobs_to_others(stock_site: Site, st
 
 def test_a_job_that_a_burst_worker_leaves_is_enqueued_at_its_turn(throttled_site: Site) -> None:
     """
-    There may be no other worker to take it. While a worker holds a job, its schedule is some seconds later than its
-    turn.
+    A burst worker that ends schedules its jobs at their turn, because there may be no other worker. While a worker
+    holds a job, its schedule is some seconds later.
     """
     site, minute = throttled_site, TokenBucket("minutely", "1/minute", burst=1)
     site.shut(minute)
@@ -159,7 +159,7 @@ def test_a_job_that_a_burst_worker_leaves_is_enqueued_at_its_turn(throttled_site
 
 @pytest.mark.workers
 def test_jobs_of_a_killed_worker_are_enqueued_by_their_schedule(stock_site: Site, start: Start) -> None:
-    """Some seconds after their turn, any running worker takes the jobs."""
+    """Any running worker takes the jobs of a killed worker some seconds after their turn."""
     site, second = stock_site, TokenBucket("secondly", "1/s", burst=1)
     first = start()
     wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the worker is ready")
@@ -217,6 +217,7 @@ def test_new_jobs_are_processed_while_others_are_due(site_of_many: Site) -> None
 
 
 def test_due_jobs_usually_run_first(site_of_many: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Due jobs run before new jobs, until the interval for a new job is over."""
     monkeypatch.setattr(_worker, "_NEW_EVERY", 600.0)
     site_of_many.queue.enqueue(jobs.plain, "new")
     site_of_many.work()

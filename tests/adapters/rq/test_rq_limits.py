@@ -38,7 +38,10 @@ def enqueue_denied(site: Site, what: str) -> Any:
 
 
 def test_a_job_that_waits_passes_its_slot_to_the_next(rq_site: Site) -> None:
-    """Both limits hold. Afterwards no data of either is left."""
+    """
+    A job that waits for throttlekit's limit passes its RQ slot to the next job. Both limits hold, and no data of either
+    is left.
+    """
     site = rq_site
     site.shut(jobs.HOURLY)
     first = site.queue.enqueue(jobs.plain, "first", throttle=HELD, rate_limit=ONE, job_id="first")
@@ -57,7 +60,10 @@ def test_a_job_that_waits_passes_its_slot_to_the_next(rq_site: Site) -> None:
 
 
 def test_a_job_that_is_enqueued_again_waits_for_a_slot(rq_site: Site) -> None:
-    """If another job has the slot then, RQ counts the first one as waiting, and starts it after the other."""
+    """
+    If another job has the RQ slot when a job is enqueued again, RQ counts that job as waiting, and starts it after the
+    other.
+    """
     site = rq_site
     job = enqueue_denied(site, "back")
     other = ThrottledQueue("other", connection=site.connection)

@@ -27,7 +27,7 @@ def store(stock_site: Site) -> contextlib.closing[RedisStore]:
 
 
 def test_decisions_of_a_work_horse_are_reported(stock_site: Site, store: contextlib.closing[RedisStore]) -> None:
-    """Its grant is counted, and the reason why a denied job waits is known."""
+    """The grant of a work-horse is counted, and the reason why a denied job waits is known."""
     stock_site.queue.enqueue(jobs.plain, "x", throttle=[jobs.HOURLY])
     stock_site.work()
     held = stock_site.queue.enqueue(jobs.plain, "y", throttle=[jobs.HOURLY])
@@ -71,7 +71,10 @@ def _check_reports(site: Site) -> None:
 def test_a_worker_that_runs_jobs_itself_reports_them_as_it_ends(
     stock_site: Site, store: contextlib.closing[RedisStore]
 ) -> None:
-    """It does not report after each of them, as a work-horse does: that would cost one more round trip for each job."""
+    """
+    A worker that runs jobs itself does not report after each of them, as a work-horse does: that would cost one more
+    round trip for each job.
+    """
     for number in range(5):
         stock_site.queue.enqueue(jobs.plain, number, throttle=[jobs.DAILY])
     before = _reports(stock_site)

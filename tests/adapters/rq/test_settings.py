@@ -69,7 +69,9 @@ def test_workers_log_that_no_store_is_configured(
 def test_a_line_that_is_not_logged_costs_no_request(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each work-horse of a stock worker is a new process, and would send one request."""
+    """
+    A line that is not logged sends no request: each work-horse of a stock worker is a new process, and would send one.
+    """
     monkeypatch.setattr(_Process, "made", {})
     monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
     configure()
@@ -147,11 +149,13 @@ def test_an_invalid_url_fails_the_job_with_the_reason(simple_site: Site, monkeyp
     ],
 )
 def test_configure_refuses_arguments_that_can_never_work(options: dict[str, Any], message: str) -> None:
+    """`configure` raises for an invalid value, and the error names the argument."""
     with pytest.raises(ConfigurationError, match=message):
         configure(**options)
 
 
 def test_configure_refuses_a_name_with_two_definitions() -> None:
+    """`configure` raises if the limiter knows another definition of a limit's name."""
     limiter = Limiter()
     limiter.declare(jobs.HOURLY)
     with pytest.raises(ConfigurationError, match="two limits"):

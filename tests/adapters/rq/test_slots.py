@@ -51,7 +51,10 @@ def process_of(slotting: RqSlotting, name: str) -> int:
 
 
 def test_a_slot_is_held_only_while_the_body_runs(rq_site: Site) -> None:
-    """This applies to a plain function, an async one, one that fails, and one whose limit is its queue's."""
+    """
+    A slot is held while the body runs: of a plain function, an async one, one that fails, and one whose limit is its
+    queue's.
+    """
     site = rq_site
     for function in (jobs.plain, jobs.plain_async, jobs.fails):
         site.queue.enqueue(function, function.__name__, throttle=HELD)
@@ -101,7 +104,7 @@ def test_a_job_that_never_begins_returns_its_slot(throttled_site: Site, monkeypa
 def test_never_more_at_once_than_there_are_slots(
     base: str, kinds: tuple[str, ...], amount: int, count: int, seconds: float, costs: tuple[str, ...]
 ) -> None:
-    """This is checked by the jobs' own records. Each job runs once, and no message is left."""
+    """The jobs' own records show no more at once than there are slots. Each job runs once, and no message is left."""
     jobs = [f"{n}{costs[n % len(costs)]}" for n in range(count)]
     with RqSlotting(Slots(amount=amount, kinds=kinds), base) as slotting:
         for job in jobs:

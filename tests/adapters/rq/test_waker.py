@@ -146,7 +146,7 @@ def test_a_job_of_two_limits_is_woken_when_both_admit_it(stock_site: Site, start
 
 
 def test_a_job_fails_at_the_end_of_max_wait(stock_site: Site, start: Start) -> None:
-    """The waker enqueues it then, although its limit has no room."""
+    """The waker enqueues a job at the end of its max_wait, although its limit has no room."""
     site = stock_site
     site.shut(FOUR)
     start_both(site, start)
@@ -211,7 +211,7 @@ def test_a_waker_that_is_stopped_strands_no_job(stock_site: Site, start: Start) 
 
 
 def test_the_waker_keeps_no_data_of_jobs_that_have_run(redis_url: str) -> None:
-    """This applies to jobs whose grants had a note, and to those whose grants had none."""
+    """The waker keeps no data of jobs that have run, whether or not their grants had a note."""
     connection, limiter = redis.Redis.from_url(redis_url), Limiter(redis_url)
     waker = WakerProcess(connection, limiter, ["work"])
     queue = ThrottledQueue("work", connection=connection)
@@ -256,7 +256,10 @@ def test_due_jobs_are_enqueued_while_the_store_is_away(redis_url: str) -> None:
 
 
 def test_a_waker_with_another_store_is_not_used(stock_site: Site, start: Start, redis_url: str) -> None:
-    """It would never get a wake. A line is logged, and the job is enqueued after its delay."""
+    """
+    A waker with another store would never get a wake, so it is not used: a line is logged, and the job is enqueued
+    after its delay.
+    """
     site = stock_site
     worker = start("rq.SimpleWorker+scheduler")
     start("waker", store=redis_url.rpartition("/")[0] + "/15")
@@ -296,13 +299,14 @@ def test_a_job_of_a_paused_limit_is_enqueued_after_the_pause(stock_site: Site, s
 
 
 def test_an_announcement_of_another_release_is_ignored(stock_site: Site) -> None:
+    """An announcement in another format is read as none."""
     for text in ("no JSON", "[]", '{"v": 2}', '{"v": 1, "owner": "x"}'):
         stock_site.connection.set(waker_key("work"), text)
         assert read_announcement(stock_site.connection, "work") is None
 
 
 def test_the_waker_names_a_server_that_does_not_answer(start: Start) -> None:
-    """The exit code is 2, and the message is one line without the password."""
+    """If RQ's Redis does not answer, the exit code is 2, and the message is one line without the password."""
     command = Command(rq_waker("redis://:secret@localhost:1/0"), {"THROTTLEKIT_URL": ""})
     assert command.ends_within(20)
     assert command.exit_code == 2

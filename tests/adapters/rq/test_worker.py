@@ -102,6 +102,7 @@ def test_an_idle_worker_ends_after_its_idle_time(throttled_site: Site) -> None:
 
 
 def test_a_suspended_worker_runs_nothing(throttled_site: Site) -> None:
+    """A worker that RQ has suspended takes no job."""
     site = throttled_site
     site.connection.set("rq:suspended", 1)
     site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
@@ -387,7 +388,7 @@ def test_jobs_wait_while_the_store_is_unavailable(rq_site: Site) -> None:
 
 
 def test_denials_log_one_line(throttled_site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """There is one line at INFO for the limit, without any of a job's arguments."""
+    """Denials log one line at INFO for the limit, without any of a job's arguments."""
     site = throttled_site
     site.shut(jobs.HOURLY)
     for _ in range(5):
@@ -424,10 +425,12 @@ def test_a_custom_class_of_workers_decides_first(throttled_site: Site) -> None:
 
 @pytest.mark.parametrize("base", [Worker, SimpleWorker, SpawnWorker, *IN_PROCESS.values()])
 def test_every_worker_class_of_rq_is_supported(base: Any) -> None:
+    """`throttled_worker` accepts each worker class of RQ, and returns a subclass of it."""
     assert issubclass(throttled_worker(base), base)
 
 
 @pytest.mark.parametrize("wrong", [object, "rq.Worker", ThrottledQueue])
 def test_values_other_than_worker_classes_are_refused(wrong: Any) -> None:
+    """`throttled_worker` raises for a value that is not a class of RQ workers."""
     with pytest.raises(ConfigurationError, match="class of RQ workers"):
         throttled_worker(wrong)

@@ -125,7 +125,10 @@ def _plainly(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_a_plain_function_that_returns_its_body_to_await_is_refused() -> None:
-    """Its slot would be free before that body begins. It fails, and its slot is released. Without limits it runs."""
+    """
+    A plain function that returns its body to await fails, and its slot is released: otherwise the slot would be free
+    before the body begins. Without limits it runs.
+    """
     broker, slot, ran = InMemoryBroker(await_inplace=True), Concurrency("one", 1, lease=600), []
 
     async def body(number: int) -> int:

@@ -114,7 +114,8 @@ def test_waiting_tasks_use_no_slot_of_the_worker(kind: Kind, fleet: Any) -> None
 @pytest.mark.workers
 def test_a_worker_that_lost_its_connection_puts_no_task_back_twice(fleet: Any, on_rabbitmq: Servers) -> None:
     """
-    The tasks that it held when the connection broke are delivered to it again. It puts only those deliveries back.
+    The tasks that a worker held when its connection broke are delivered to it again. It puts only those deliveries
+    back.
     """
     url = on_rabbitmq.broker_url
     port = re.findall(r":(\d+)", url)[-1]

@@ -33,7 +33,7 @@ def _bound(limit: Limit, cost: int, now_us: int, holder: object = "") -> Any:
 
 
 def _used(limit: Limit, seed: int) -> tuple[Any, int]:
-    """The state of a limit after random use, and the time."""
+    """Return the state of a limit after random use, and the time."""
     rnd, now_us, state = random.Random(seed), NOW_US + seed * 123_457, None
     for number in range(rnd.randrange(60)):
         now_us += rnd.randrange(3 * max(1, limit.period_us // limit.amount))
@@ -59,7 +59,7 @@ def test_there_counts_the_units_that_are_admitted_now(limit: Limit, seed: int) -
 @every_rate
 @pytest.mark.parametrize("seed", range(20))
 def test_units_ahead_count_like_own_units(limit: Limit, seed: int) -> None:
-    """Within the capacity, a job behind *n* units is granted when one job of all those units would be, or sooner."""
+    """Up to the capacity, a job behind *n* units is granted no later than one job that costs *n* units more."""
     state, now_us = _used(limit, seed)
     for ahead in range(limit.capacity):
         together = _bound(limit, ahead + 1, now_us).ready_us(state, now_us)

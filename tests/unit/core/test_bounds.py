@@ -103,7 +103,7 @@ class Key:
         return rnd.choice([1, 1, 1, most, rnd.randint(1, most), 0])
 
     def next_us(self, rnd: random.Random, now_us: int, cost: int) -> int:
-        """A later time at which something may have changed."""
+        """Return a later time at which something may have changed."""
         period_us = self.limit.period_us
         edge_us = (now_us // period_us + 1) * period_us
         few_us = rnd.randint(0, min(10 * MS, period_us))
@@ -124,7 +124,7 @@ class Key:
 
 
 def max_units(limit: Limit, first_us: int, last_us: int) -> int:
-    """The bound in the limit's docstring, for a window that begins and ends with an admission."""
+    """Return the bound in the limit's docstring, for a window that begins and ends with an admission."""
     amount, period_us, length_us = limit.amount, limit.period_us, last_us - first_us
     if isinstance(limit, BUCKETS):
         return limit.capacity + length_us * amount // period_us

@@ -45,7 +45,7 @@ class Pair:
 
 
 def max_units(length_us: int) -> int:
-    """The most units that a window of *length_us* may admit: `min` of both bounds."""
+    """Return the most units that a window of *length_us* may admit: `min` of both bounds."""
     return min(50 + length_us // CREDIT_US, 5 + length_us // STEP_US)
 
 

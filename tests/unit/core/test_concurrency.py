@@ -231,7 +231,9 @@ def test_no_slot_leaks_when_another_limit_denies() -> None:
 
 
 def test_clock_that_steps_back_a_little_frees_no_slot() -> None:
-    """Leases are then further ahead than possible, but are still trusted: the slots stay held."""
+    """
+    If the clock steps back a little, leases end later than they could, but are still trusted: the slots stay held.
+    """
     state = taken("a", "b")
     back_us = NOW_US - STALE_US
     assert slot("c").sanitize(state, back_us) is state
@@ -267,7 +269,7 @@ def test_longer_leases_of_an_older_definition_are_honoured() -> None:
 
 
 def test_empty_state_is_never_stale() -> None:
-    """Neither an unknown key nor one whose holders are all gone is stale."""
+    """Neither a key that is not stored nor one whose holders are all gone is stale."""
     assert slot("x").sanitize(None, NOW_US) is None
     empty = Holders((), 5, NOW_US, NOW_US)
     assert slot("x").sanitize(empty, NOW_US - STALE_US) is empty
@@ -339,7 +341,9 @@ def test_pace_is_no_less_than_a_millisecond() -> None:
 
 
 def test_pace_of_large_costs_is_that_of_jobs() -> None:
-    """For example in megabytes: of 16 jobs of 5 000 that are held for 1.6 s, one ends every 0.1 s."""
+    """
+    The pace counts jobs, not units: if 16 jobs of 5 000 megabytes hold their slots for 1.6 s, one ends every 0.1 s.
+    """
     jobs = [slot(with_slots(f"j{number}", 5_000), 80_000, size=5_000) for number in range(17)]
     state: Holders | None = Holders(mean_us=1_600_000)
     for job in jobs[:16]:
@@ -359,7 +363,7 @@ def test_clock_that_stepped_back_leaves_the_pace_alone() -> None:
 
 
 def test_grant_has_a_lease_and_release_ends_it(limiter: Limiter) -> None:
-    """Each decision holds a slot of its own, even for the same job; releasing it twice frees one slot."""
+    """Each decision holds its own slot, even for the same job; releasing it twice frees one slot."""
     job = Job(id="7")
     first, second = limiter.acquire(SLOTS, job=job), limiter.acquire(SLOTS, job=job)
     assert first.allowed
@@ -404,7 +408,7 @@ def test_cost_of_a_call_applies_to_slots_with_a_cost(limiter: Limiter, cost: Any
 
 @pytest.mark.parametrize("cost", [2, lambda job: 2])
 def test_cost_of_a_call_that_never_fits_is_refused(limiter: Limiter, cost: Any) -> None:
-    """The error is the same as for a rate."""
+    """A cost of a call that is above the amount raises the same error as for a rate."""
     with pytest.raises(CostExceedsLimit, match="raise the amount to at least 5"):
         limiter.acquire(Concurrency("slots", 4, cost=cost), cost=5)
 
@@ -449,7 +453,7 @@ def test_two_definitions_in_one_process_are_an_error(limiter: Limiter, other: Co
 
 
 def test_limit_is_the_same_after_a_message(limiter: Limiter) -> None:
-    """A limit by value has the same slots, amount and lease; its key and cost are those of the job."""
+    """A limit in a message has the same slots, amount and lease, and the key and cost of its job."""
     slots = Concurrency("by-value", 2, lease=45, key="{account}")
     job = Job(kwargs={"account": "a1"})
     limit = load(dump(slots, job))
@@ -469,26 +473,26 @@ def test_forged_message_is_refused(data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("amount", [0, -1, 1.0, "8", None, True, 1_000_001, (8, 60), "8/minute"])
 def test_invalid_amount_is_refused(amount: Any) -> None:
-    """The message names the limit, the value and what would be right."""
+    """The error for an invalid amount names the limit, the value and what would be right."""
     with pytest.raises(ConfigurationError, match=r"'x'.*must be a whole number from 1 to 1000000, not "):
         Concurrency("x", amount)
 
 
 @pytest.mark.parametrize("lease", [0, 0.999, 86_401, float("nan"), float("inf"), "30", True, -5, timedelta(0)])
 def test_invalid_lease_is_refused(lease: Any) -> None:
-    """The message names the limit, the value and what would be right."""
+    """The error for an invalid lease names the limit, the value and what would be right."""
     with pytest.raises(ConfigurationError, match=r"'x'.*a number of seconds from 1 to a day \(86400\), not "):
         Concurrency("x", 8, lease=lease)
 
 
 @pytest.mark.parametrize(("lease", "seconds"), [(1, 1.0), (86_400, 86_400.0), (timedelta(minutes=2), 120.0)])
 def test_lease_is_seconds_or_a_timedelta(lease: Any, seconds: float) -> None:
-    """Both ends of the range are allowed."""
+    """A lease is a number of seconds or a timedelta, including the shortest and the longest valid lease."""
     assert Concurrency("x", 8, lease=lease).lease == seconds
 
 
 def test_cost_of_more_than_the_amount_is_refused_at_once() -> None:
-    """The error is raised at the declaration: also with tiers, if no tier admits it, and for a share that cannot."""
+    """A fixed cost that no tier, or no process's part, can admit raises at the declaration."""
     assert Concurrency("x", 8, cost=8).most == 8
     with pytest.raises(CostExceedsLimit, match=r"cost of 9.*raise the amount to at least 9"):
         Concurrency("x", 8, cost=9)

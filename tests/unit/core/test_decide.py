@@ -64,12 +64,12 @@ class Lists:
         self.store.forget([self.claim(limit)], jobs, owner)
 
     def entries(self, job: str, *limits: Limit) -> list[Entry]:
-        """The entries of a job on the waitlists of *limits*."""
+        """Return the entries of a job on the waitlists of *limits*."""
         claims = [self.claim(limit) for limit in limits or [LIMIT]]
         return [self.store._stored(claim, self.now).waitlist.entries[job] for claim in claims]  # type: ignore[union-attr]  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
 
     def woken(self) -> list[str]:
-        """The ids of the jobs whose owners were notified since the last call."""
+        """Return the ids of the jobs whose owners were notified since the last call."""
         found, self.notified = [wake.id for _, wake in self.notified], []
         return found
 
@@ -90,7 +90,10 @@ def test_a_job_is_granted_while_units_are_free_and_waits_otherwise(lists: Lists)
 
 
 def test_the_first_job_is_woken_shortly_before_its_unit_is_free(lists: Lists) -> None:
-    """The job's owner is notified if another process looks, and gets the wake as an answer if it looks itself."""
+    """
+    The owner of the first job gets a wake message if another process polls, and the wake in the reply if it polls
+    itself.
+    """
     for job, owner in (("one", "a"), ("two", "a"), ("three", "b")):
         lists.decide(job, owner=owner)
     lists.now += SECOND - LEAD_US - 1
@@ -102,7 +105,7 @@ def test_the_first_job_is_woken_shortly_before_its_unit_is_free(lists: Lists) ->
 
 
 def test_a_woken_job_is_granted_early_for_the_time_of_its_unit(lists: Lists) -> None:
-    """The bound holds for the time at which the body may begin, and the next unit is free one interval later."""
+    """A woken job is granted before its unit is free: the bound holds for the time at which its body may begin."""
     lists.decide("one")
     lists.decide("two")
     lists.now += SECOND - LEAD_US
@@ -120,7 +123,7 @@ def test_a_woken_job_is_granted_early_for_the_time_of_its_unit(lists: Lists) -> 
 
 
 def test_a_job_of_a_window_or_a_log_is_not_granted_early(lists: Lists) -> None:
-    """A window would charge the job now, and so stop counting it less than a period after its body began."""
+    """A window or a log grants no job early: it would stop counting the job less than a period after its body began."""
     log = SlidingLog("log", "100/s")
     lists.decide("one", LIMIT, log)
     lists.decide("two", LIMIT, log)
@@ -131,7 +134,7 @@ def test_a_job_of_a_window_or_a_log_is_not_granted_early(lists: Lists) -> None:
 
 
 def test_a_change_of_the_rate_keeps_the_debt_of_an_early_grant() -> None:
-    """The bucket is below empty until the body begins."""
+    """After an early grant the bucket is below empty until the body begins, even if the rate changes."""
     algorithm, now = TokenBucket("partner", "1/s", burst=1).bind(1), 10**15
     full = algorithm.admit(None, now)
     early = algorithm.admit(full, now + SECOND - EARLY_US, now + SECOND)
@@ -142,7 +145,7 @@ def test_a_change_of_the_rate_keeps_the_debt_of_an_early_grant() -> None:
 
 
 def test_a_new_job_is_granted_if_no_waiting_job_can_be_woken() -> None:
-    """The process of the waiting job is dead: it does not listen on its channel."""
+    """If the process of the waiting job does not listen on its channel, a new job is granted."""
     lists = Lists("b")
     lists.decide("one")
     lists.decide("two", owner="b")
@@ -203,7 +206,7 @@ def test_a_wake_that_is_not_answered_gives_its_unit_to_the_next(lists: Lists) ->
 
 
 def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
-    """If all woken jobs are lost, as after a purge, the next job of that owner is woken once a second."""
+    """If no woken job of an owner sends a request, as after a purge, its next job is woken once a second."""
     lists.decide("one")
     for number in range(4):
         lists.decide(f"lost{number}", owner="b", free=0)
@@ -215,7 +218,10 @@ def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
 
 
 def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> None:
-    """The owner gets no wakes, so a look checks once a second whether it listens. If not, its jobs fill no queue."""
+    """
+    An owner without a free thread gets no wakes, so a poll checks once a second whether it listens. If it does not, its
+    jobs fill no queue.
+    """
     limit = TokenBucket("short", "1/minute", burst=1, queue=2)
     lists.decide("one", limit)
     for number in range(2):
@@ -238,7 +244,9 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
 
 
 def test_a_job_that_begins_to_wait_checks_no_owner_while_no_unit_is_near(lists: Lists) -> None:
-    """The look that it requests is in time for the unit. A look checks owners in any case."""
+    """
+    A new waiting job checks no owner, because the poll that it schedules is in time for the unit. A poll checks owners.
+    """
     limit = TokenBucket("slow", "1/minute", burst=1)
     lists.decide("one", limit)
     lists.decide("two", limit, owner="b")
@@ -270,7 +278,7 @@ def test_a_job_keeps_its_position_on_the_waitlist_of_each_limit(lists: Lists) ->
 
 
 def test_a_job_that_was_woken_keeps_its_turn_while_another_limit_delays_it(lists: Lists) -> None:
-    """The unit of the scarcer limit is reserved for it for a second: another job of that limit waits."""
+    """The unit of the scarcer limit is reserved for the woken job for a second: another job of that limit waits."""
     scarce, wide = TokenBucket("scarce", "1/s", burst=1), TokenBucket("wide", "10/s", burst=1)
     lists.decide("one", scarce, wide)
     lists.decide("two", scarce, wide)
@@ -358,7 +366,7 @@ def test_tenants_share_a_limit(lists: Lists) -> None:
 
 @pytest.mark.parametrize("expire", [True, False])
 def test_jobs_that_leave_do_not_use_up_the_share_of_their_tenant(lists: Lists, expire: bool) -> None:
-    """Whether they expire or are removed, the next job of their tenant is as near as if they had never waited."""
+    """If jobs of a tenant expire or are removed, its next job gets the position that it would have without them."""
     limit = TokenBucket("shared", "1/s", burst=1, share=Share("{tenant}"))
     lists.decide("first", limit, tenant="patient", step=SECOND)
     for number in range(5):
@@ -378,7 +386,7 @@ def test_jobs_that_leave_do_not_use_up_the_share_of_their_tenant(lists: Lists, e
 
 
 def test_a_higher_priority_class_is_woken_first(lists: Lists) -> None:
-    """The class counts first, whatever its jobs were granted before."""
+    """A job of a higher class is woken first, whatever jobs of its class were granted before."""
     lists.decide("one", step=1, tenant="1")
     lists.decide("low", step=1, tenant="0")
     lists.decide("high", step=1, tenant="1", lead=CLASS)
@@ -387,7 +395,7 @@ def test_a_higher_priority_class_is_woken_first(lists: Lists) -> None:
 
 
 def test_a_job_past_its_max_wait_blocks_no_other(lists: Lists) -> None:
-    """The job is removed once its `max_wait` is over."""
+    """A waiting job is removed once its `max_wait` is over."""
     lists.decide("one")
     lists.decide("two", max_wait_us=500 * MS)
     lists.decide("three")
@@ -396,7 +404,7 @@ def test_a_job_past_its_max_wait_blocks_no_other(lists: Lists) -> None:
 
 
 def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
-    """If the job was woken, its unit goes to the next job at once."""
+    """If a woken job leaves the waitlist, its unit goes to the next job at once."""
     lists.decide("one")
     lists.decide("two", owner="b")
     lists.decide("three", owner="c")
@@ -440,7 +448,7 @@ def test_a_look_returns_jobs_that_must_request_again(lists: Lists) -> None:
 
 
 def test_a_grant_is_repeated_for_the_same_attempt_only(lists: Lists) -> None:
-    """If the answer was lost, the process repeats the request with the same attempt, and is not charged twice."""
+    """If the reply was lost, the process repeats the request as the same attempt, and is not charged twice."""
     lists.decide("one")
     lists.decide("two", attempt="1")
     lists.now += SECOND
@@ -495,12 +503,15 @@ def test_the_process_provides_the_wait_of_a_job_that_the_store_lost(lists: Lists
 
 
 def test_a_job_on_no_list_has_the_wait_that_its_process_reports(lists: Lists) -> None:
-    """The answer names no list: the store has lost its state, and no job waits."""
+    """
+    If the store has lost its state and no job waits, the reply names no waitlist, and has the wait that the process
+    sent.
+    """
     assert lists.decide("one", waited_us=SECOND, denials=2).waited == Waited(SECOND, 2, None)
 
 
 def test_an_owner_woken_before_the_clock_was_set_back_blocks_no_other(lists: Lists) -> None:
-    """The owner hangs, and its wake would be overdue only in an hour: the other owners continue at once."""
+    """If an owner hangs whose wake would be overdue only in an hour, the other owners continue at once."""
     for job, owner in (("one", "a"), ("two", "a"), ("three", "a"), ("four", "b")):
         lists.decide(job, owner=owner)
     lists.now += SECOND
@@ -513,7 +524,7 @@ def test_an_owner_woken_before_the_clock_was_set_back_blocks_no_other(lists: Lis
 
 
 def test_a_job_woken_before_the_clock_was_set_back_is_woken_at_the_next_look(lists: Lists) -> None:
-    """The job's notification was lost, and its wake is for a time in an hour."""
+    """A job whose wake message was lost, and whose wake is for a time in an hour, is woken at the next poll."""
     for job in ("one", "two"):
         lists.decide(job)
     lists.now += 3_600 * SECOND
@@ -524,7 +535,7 @@ def test_a_job_woken_before_the_clock_was_set_back_is_woken_at_the_next_look(lis
 
 
 def test_a_wait_longer_than_the_clock_began_at_zero(lists: Lists) -> None:
-    """No process can claim a longer wait."""
+    """A wait that a process sends is at most as long as the clock's own time."""
     lists.decide("one")
     lists.decide("two", waited_us=2 * lists.now, denials=1)
     assert [entry.since_us for entry in lists.entries("two")] == [0]
@@ -541,7 +552,7 @@ def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
 
 
 def test_released_slots_go_to_the_first_job(lists: Lists) -> None:
-    """A release wakes the first job: no look is needed for the time when a slot may be free."""
+    """A release wakes the first job at once, without a poll."""
     limit = Concurrency("slots", 1, lease=30)
     lists.decide("one", limit)
     lists.decide("two", limit, owner="b")
@@ -570,7 +581,7 @@ def test_windows_are_used_from_their_start(lists: Lists) -> None:
 
 
 def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) -> None:
-    """Such jobs take no slot, and none of them waits for jobs of other workflows."""
+    """Jobs of a workflow that has a slot take no other slot, and none of them waits for jobs of other workflows."""
     limit = Concurrency("flows", 1, lease=60, held_by="{workflow}")
     a, b = workflow_name("a"), workflow_name("b")
     lists.decide("a1", limit, workflow=b)
@@ -608,7 +619,10 @@ def test_a_job_whose_workflow_has_the_slot_is_first_after_a_pause(lists: Lists) 
 
 
 def test_a_raised_rate_spreads_callers_again(lists: Lists) -> None:
-    """A caller without a position gets a time at the new rate; also if a job was granted before at that rate."""
+    """
+    After a raise of the rate, callers without a position get retry times at the new rate, also if a job was granted
+    before.
+    """
     for granted in (False, True):
         slow = TokenBucket(f"api {granted}", "1/30s", burst=1)
         fast = altered(slow, "100/s")
@@ -623,7 +637,10 @@ def test_a_raised_rate_spreads_callers_again(lists: Lists) -> None:
 
 @pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])
 def test_jobs_redelivered_after_a_delay_count_until_they_are_overdue(lists: Lists, owner: str) -> None:
-    """A job behind them is granted after them, and they are part of a full queue."""
+    """
+    Until they are overdue, jobs that their framework redelivers are granted before later jobs, and count for a full
+    queue.
+    """
     limit = TokenBucket("fleet", "1/s", burst=6, queue=3)
     lists.decide("zero", limit, cost=6)
     for job in ("one", "two", "three"):
@@ -639,7 +656,7 @@ def test_jobs_redelivered_after_a_delay_count_until_they_are_overdue(lists: List
 
 @pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])
 def test_a_denial_has_the_number_of_jobs_ahead(lists: Lists, owner: str) -> None:
-    """Also if the job would be woken soon, but its framework redelivers it later than that."""
+    """A denial has the number of jobs ahead, also if the job would be woken sooner than its framework redelivers it."""
     limit = TokenBucket("fleet", "10/s", burst=1)
     lists.listen(owner)
     lists.decide("zero", limit, owner=owner)
@@ -664,7 +681,9 @@ def test_the_estimated_wait_counts_the_units_of_the_jobs_ahead(lists: Lists) -> 
 
 
 def test_a_job_delayed_for_another_reason_keeps_its_position_and_blocks_no_other(lists: Lists) -> None:
-    """The job is not woken any more, but the next job is; when it requests again it is first."""
+    """
+    A job that something else delays is not woken any more, but the next job is. When it requests again, it is first.
+    """
     for job in ("zero", "one", "two", "three"):
         lists.decide(job)
     lists.store.forget([lists.claim(LIMIT)], ["one"], "a", keep=True)
@@ -692,7 +711,7 @@ def test_lost_jobs_block_others_only_for_a_short_time(lists: Lists) -> None:
 
 
 def test_overdue_jobs_fill_no_queue(lists: Lists) -> None:
-    """Jobs count until they are overdue: then new jobs are no longer refused."""
+    """Jobs count for a full queue until they are overdue; then new jobs are no longer refused."""
     short = LeakyBucket("even", "1/s", queue=2)
     for job in ("one", "two", "three"):
         lists.decide(job, short, owner=PLAIN_OWNER)

@@ -46,7 +46,7 @@ def test_member_of_an_enum_has_the_key_of_its_value(template: str, member: Any, 
 
 
 def test_keys_of_callables_and_calls_are_values_too() -> None:
-    """However the key is given, one limit counts."""
+    """A key from a callable or a call is the value of the enum's member too, so one limit counts."""
     limiter = Limiter()
     by_callable = TokenBucket("partner", "1/h", key=lambda job: job.arguments["plan"])
     assert limiter.acquire(by_callable, job=Job(kwargs={"plan": Plan.FREE})).key == "free"
@@ -56,7 +56,7 @@ def test_keys_of_callables_and_calls_are_values_too() -> None:
 
 
 def test_names_and_queues_are_values_too() -> None:
-    """The limit's name and the job's queue are both part of the stored name."""
+    """If the limit's name or the job's queue is a member of an enum, the stored name contains its value."""
     limiter = Limiter()
     assert limiter.acquire(FixedWindow(Plan.FREE, "1/d", scope="queue"), job=Job(queue=Plan.PRO))
     assert not limiter.acquire(FixedWindow("free", "1/d", scope="queue"), job=Job(queue="pro"))
@@ -73,7 +73,7 @@ def test_tiers_are_values_too(tier: Any) -> None:
 
 
 def test_costs_are_values_too() -> None:
-    """The cost that is sent to a store is a plain number."""
+    """If a cost is a member of an enum, the store gets its value, a plain number."""
     for limit in (FixedWindow("a", "5/d", cost=Region.EU), FixedWindow("b", "5/d", cost=lambda job: Region.EU)):
         assert type(limit.cost_of(Job())) is int
         assert Limiter().acquire(limit, job=Job()).remaining == 4

@@ -45,7 +45,7 @@ def at(at_us: int) -> datetime:
 
 
 def window_of(zone: ZoneInfo, period_us: int, now_us: int) -> int:
-    """The number of the calendar's window, by the local time of the standard library."""
+    """Return the number of the calendar's window, by the local time of the standard library."""
     local = at(now_us).astimezone(zone).replace(tzinfo=timezone.utc)
     return micros(local) // period_us
 
@@ -117,7 +117,7 @@ def test_use_is_that_of_the_current_window(state: Count | None, use: Use) -> Non
 def test_settling_in_the_same_window_equals_charging_the_actual_cost(
     charge: FixedWindowAlgorithm, used: int, actual: int
 ) -> None:
-    """A cost that is settled in its own window leaves it as if the actual cost had been charged."""
+    """If a cost is settled in its own window, the window is as if the actual cost had been charged."""
     state = charge.admit(Count(NOW // charge.period_us, used), NOW)
     assert charge.settle(state, NOW, NOW, actual - charge.size) == Count(NOW // charge.period_us, used + actual)
 
@@ -385,7 +385,10 @@ def test_months_begin_on_the_given_day(instant_us: int, tz: str | None, starts: 
 
 
 def test_months_of_another_day_are_another_limit() -> None:
-    """The two are counted separately; months from the first are calendar months, with or without the option."""
+    """
+    Months from different days are counted separately; months from the first are calendar months, with or without the
+    option.
+    """
     plain, first, other = (FixedWindow("quota", "5/month", starts=starts) for starts in (None, 1, 15))
     assert (plain, plain.fingerprint) == (first, first.fingerprint)
     assert other.fingerprint != plain.fingerprint
@@ -394,7 +397,7 @@ def test_months_of_another_day_are_another_limit() -> None:
 
 
 def test_starts_is_kept_in_derived_limits() -> None:
-    """The option is kept at another rate in months, in a process's own share, in a tier, and in a message."""
+    """The option `starts` is kept at another rate in months, in a process's own part, in a tier, and in a message."""
     limit = FixedWindow("quota", "100/month", starts=15, on_store_failure="local", processes=4)
     assert limit.local_part is not None
     tiered = FixedWindow("quota", {"a": "9/month", "b": "9/month"}, starts=15, tier="{plan}")
@@ -419,7 +422,7 @@ def test_starts_is_kept_in_derived_limits() -> None:
     ],
 )
 def test_invalid_starts_is_refused(rate: Any, starts: Any, message: str) -> None:
-    """Not every month has the day, or the rate has no month."""
+    """`starts` raises if not every month has that day, or if the rate is not in months."""
     with pytest.raises(ConfigurationError) as error:
         FixedWindow("quota", rate, starts=starts)
     assert str(error.value) == f"limit 'quota': {message}"

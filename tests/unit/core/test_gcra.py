@@ -28,7 +28,7 @@ rates = st.sampled_from(RATES).map(parse_rate) | st.tuples(st.integers(1, 10**6)
 
 @st.composite
 def _runs(draw: st.DrawFn, back: bool = False) -> tuple[int, int, Bucket, list[tuple[int, int]]]:
-    """A rate, a bucket, and its admissions: (true time, cost). With *back*, the clock sometimes falls back."""
+    """Draw a rate, a bucket, and its admissions: (true time, cost). With *back*, the clock sometimes falls back."""
     amount, period_us = draw(rates)
     bucket = Bucket.of(amount, period_us, draw(st.integers(1, 40)))
     interval_us = max(1, bucket.numerator // bucket.denominator)

@@ -78,7 +78,7 @@ def test_arguments_are_a_copy() -> None:
 
 @pytest.mark.parametrize("kwargs", [7, ["no pair"]])
 def test_kwargs_that_are_no_mapping_are_a_configuration_error(kwargs: Any) -> None:
-    """The error shows the type of the value that the sender wrote."""
+    """If a job's kwargs are not a mapping, the error shows the type of the value that the sender wrote."""
     with pytest.raises(ConfigurationError, match="a job's kwargs must be a mapping, not"):
         assert Job(kwargs=kwargs).arguments
 

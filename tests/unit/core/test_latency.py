@@ -48,7 +48,7 @@ def gauge_of(store: MemoryStore) -> Gauge | None:
 
 
 def rounds(gauge: Gauge | None, *means_us: int, used: int | None = None, floor: int = 2, most: int = 40) -> Gauge:
-    """The gauge after one round for each of *means_us*, with all slots in use."""
+    """Return the gauge after one round for each of *means_us*, with all slots in use."""
     for mean_us in means_us:
         slots, before = slots_of(gauge, floor, most), gauge
         while gauge is None or gauge is before or gauge.skip or gauge.holds:
@@ -61,6 +61,9 @@ def rounds(gauge: Gauge | None, *means_us: int, used: int | None = None, floor: 
 
 
 def test_slots_start_at_the_floor_and_double_until_a_round_is_slower() -> None:
+    """
+    The number of slots starts at the floor and doubles with each round; after a slower round it grows by a sixteenth.
+    """
     assert slots_of(None, 2, 40) == 2
     assert rounds(None, 100).slots == 4
     assert rounds(None, 100, 100, 100).slots == 16
@@ -70,12 +73,14 @@ def test_slots_start_at_the_floor_and_double_until_a_round_is_slower() -> None:
 
 
 def test_congested_round_reduces_the_slots_to_the_sustained_load() -> None:
+    """A round with holds more than 1.3 times as long as the base reduces the slots in proportion, at most to a half."""
     assert rounds(None, 100, 100, 100, 200).slots == 8, "half of 16: 16 x 0.9 x 100 / 200 is less"
     assert rounds(None, 100, 100, 100, 150).slots == 10
     assert rounds(None, 100, 100, 100, 130).slots == 16, "130 is the most that is not congested"
 
 
 def test_spread_of_the_holds_is_no_congestion() -> None:
+    """A round whose mean is higher only because its holds differ much does not reduce the slots."""
     gauge = rounds(None, 100, 100, 100, 100)
     while gauge.skip:
         gauge = measure_hold(gauge, 100, 32, 2, 40, NOW_US)
@@ -85,12 +90,14 @@ def test_spread_of_the_holds_is_no_congestion() -> None:
 
 
 def test_no_growth_while_the_slots_are_not_all_in_use() -> None:
+    """The number of slots does not grow in rounds that never used all slots."""
     gauge = rounds(None, 100, 100)
     assert rounds(gauge, *[50] * 40, used=7).slots == 8
     assert rounds(gauge, 50, used=8).slots == 16
 
 
 def test_some_rounds_measure_the_base_with_fewer_slots() -> None:
+    """One round in 16 uses fewer slots, and moves the base halfway to the duration that it measures."""
     gauge, seen = rounds(None, 100, 100, 120), list[int]()
     for _ in range(2 * EVERY):
         gauge = rounds(gauge, 110)
@@ -110,6 +117,7 @@ def test_base_adapts_at_the_floor() -> None:
 
 
 def test_drop_takes_a_tenth_once_per_overload() -> None:
+    """A drop reduces the slots by a tenth; drops of jobs that were granted before the last one change nothing."""
     gauge = rounds(None, 100, 100, 100)
     lower = apply_drop(gauge, Drop(NOW_US - 5), 2, 40, NOW_US)
     assert lower is not None
@@ -123,6 +131,7 @@ def test_drop_takes_a_tenth_once_per_overload() -> None:
 
 
 def test_clock_that_steps_back_is_harmless() -> None:
+    """If the clock steps back, a drop counts once, and a hold whose length is unknown is not measured."""
     gauge = rounds(None, 100, 100, 100)
     lower = apply_drop(gauge, Drop(None), 2, 40, NOW_US)
     earlier_us = NOW_US - HOUR_US
@@ -183,23 +192,30 @@ def test_slots_stay_between_floor_and_amount(
     ids=["even", "noise", "three slots", "halved, then doubled", "much noise", "two kinds", "longer by nature"],
 )
 def test_partner_is_used_and_its_queue_stays_short(partner: Partner, use: float, longer: float) -> None:
+    """
+    With partners of any capacity and noise, most of the capacity is used, and calls take little longer than without a
+    queue.
+    """
     found = happen(Ours(2, 40), partner, 120)
     assert found.use >= use, found
     assert found.longer <= longer, found
 
 
 def test_partner_that_refuses_excess_requests_gets_few() -> None:
+    """A partner that refuses calls beyond its capacity refuses at most 10 in the simulation, and is well used."""
     found = happen(Ours(2, 40), Partner(constant(20), spread(0.3), refuses=True), 120)
     assert found.use >= 0.88, found
     assert found.refused <= 10, found
 
 
 def test_all_slots_are_used_if_downstream_can_handle_them() -> None:
+    """If the partner serves more calls than there are slots, the number of slots rises to nearly all."""
     found = happen(Ours(2, 40), Partner(constant(100), spread(0.5)), 120)
     assert found.slots >= 36, found
 
 
 def test_light_load_needs_no_more_slots() -> None:
+    """While fewer jobs arrive than the partner can serve, the number of slots stays low."""
     found = happen(Ours(2, 40), Partner(constant(40), even, load=30), 60)
     assert found.slots <= 16, found
 
@@ -237,6 +253,9 @@ def hold_all(limiter: Limiter, clock: FakeClock, limit: Concurrency, seconds: fl
 
 
 def test_limiter_has_more_slots_as_holds_stay_short(limiter: Limiter, clock: FakeClock) -> None:
+    """
+    A limiter begins with the floor, reaches all slots while holds stay short, and has fewer when they become longer.
+    """
     assert hold_all(limiter, clock, LLM, 0.1, 1) == 2
     assert hold_all(limiter, clock, LLM, 0.1, 120) == 40
     assert hold_all(limiter, clock, LLM, 0.2, 12) < 40
@@ -257,11 +276,13 @@ def test_slots_that_are_held_stay_held_when_fewer_are_in_use(limiter: Limiter, c
 
 
 def test_limits_without_adapt_are_not_measured(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+    """The store keeps no measurements for a concurrency limit without `adapt=`."""
     hold_all(limiter, clock, Concurrency("db", 4), 0.1, 20)
     assert gauge_of(store) is None
 
 
 def test_gauge_expires(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+    """The measured state of a limit is deleted an hour after its last job."""
     hold_all(limiter, clock, LLM, 0.1, 60)
     gauge = gauge_of(store)
     assert gauge is not None
@@ -274,6 +295,7 @@ def test_gauge_expires(limiter: Limiter, store: MemoryStore, clock: FakeClock) -
 
 
 def test_hold_that_reaches_its_timeout_is_a_drop(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+    """A hold that lasts for `timeout=` reduces the slots by a tenth."""
     limit = Concurrency("llm", 40, adapt=ByLatency(2, timeout=timedelta(seconds=1)))
     hold_all(limiter, clock, limit, 0.999, 80)
     before = gauge_of(store)
@@ -321,6 +343,7 @@ def test_every_way_to_hold_a_slot_is_measured(limiter: Limiter, store: MemorySto
 
 
 def test_worker_that_dies_is_a_drop(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+    """Leases that end without a release reduce the slots by a tenth, once for all leases of one process."""
     hold_all(limiter, clock, LLM, 0.1, 60)
     before = gauge_of(store)
     assert before is not None
@@ -336,6 +359,7 @@ def test_worker_that_dies_is_a_drop(limiter: Limiter, store: MemoryStore, clock:
 def test_slot_of_a_request_that_another_limit_denied_is_not_measured(
     limiter: Limiter, store: MemoryStore, clock: FakeClock
 ) -> None:
+    """A slot that was returned at once because another limit denied does not change the measurements."""
     hold_all(limiter, clock, LLM, 0.1, 3)
     before = gauge_of(store)
     limiter.acquire(LLM, TokenBucket("rate", "1/h"))
@@ -345,6 +369,9 @@ def test_slot_of_a_request_that_another_limit_denied_is_not_measured(
 
 
 def test_renewal_takes_no_slot_beyond_those_in_use() -> None:
+    """
+    The renewal of a lost slot fails while other jobs hold all slots in use, although the declared amount is higher.
+    """
     slots = AdaptiveConcurrencyAlgorithm(1, 9, 1_000_000, "late", 2)
     other = AdaptiveConcurrencyAlgorithm(1, 9, 1_000_000, "other", 2)
     third = AdaptiveConcurrencyAlgorithm(1, 9, 1_000_000, "third", 2)
@@ -354,6 +381,7 @@ def test_renewal_takes_no_slot_beyond_those_in_use() -> None:
 
 
 def test_waiting_jobs_are_paced_by_the_slots_in_use() -> None:
+    """The pace of waiting jobs is the mean hold divided by the number of slots in use."""
     slots = AdaptiveConcurrencyAlgorithm(1, 100, 30_000_000, "a", 2)
     state = Holders(mean_us=1_000_000, gauge=Gauge(4))
     assert slots.pace_us(state, NOW_US) == 250_000
@@ -381,11 +409,13 @@ def test_waiting_jobs_are_paced_by_the_slots_in_use() -> None:
     ],
 )
 def test_invalid_options_are_refused(make: Any, text: str) -> None:
+    """An invalid floor or timeout, or an `adapt=` of the wrong kind, raises a ConfigurationError."""
     with pytest.raises(ConfigurationError, match=text):
         make()
 
 
 def test_adapt_is_a_value_and_no_part_of_the_definition() -> None:
+    """`ByLatency` objects compare by value, and change equality and repr of a limit, but not its fingerprint."""
     assert ByLatency(2) == ByLatency(2)
     assert ByLatency(2, timeout=3) == ByLatency(2, timeout=timedelta(seconds=3)) != ByLatency(2)
     assert repr(LLM.adapt) == "ByLatency(2)"
@@ -397,6 +427,7 @@ def test_adapt_is_a_value_and_no_part_of_the_definition() -> None:
 
 
 def test_adapt_is_serialized_with_the_limit() -> None:
+    """A limit in a message keeps its `adapt=`; data that throttlekit did not write is refused."""
     limit = Concurrency("llm", 40, adapt=ByLatency(2, timeout=1.5))
     data = dump(limit, Job(name="j"))
     assert data["adapt"] == [2, 1_500_000]
@@ -420,6 +451,7 @@ def test_set_and_scaled_amounts_bound_the_floor() -> None:
 
 
 def test_release_reports_the_duration_of_the_hold(store: MemoryStore, clock: FakeClock) -> None:
+    """A release adds the time since the grant to the measurements of the limit."""
     algorithm = LLM.bind(1, 0, "a#1")
     claim = StoreClaim("tk1:{llm:}:0", algorithm)
     assert store.decide([claim], WITHOUT_JOB).allowed

@@ -34,7 +34,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
 def make(algorithm: type[Limit], name: Any = "partner", rate: Any = "10/s", **options: Any) -> Limit:
-    """A limit of any algorithm, also with options that a type checker would reject."""
+    """Return a limit of any algorithm, also with options that a type checker would reject."""
     made: Callable[..., Limit] = algorithm
     return made(name, rate, **options)
 
@@ -226,7 +226,7 @@ REMEDIES: dict[type[Limit], str] = {
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_cost_error_can_be_pickled_and_copied(copied: Any) -> None:
-    """Job frameworks do both; the numbers are kept."""
+    """`CostExceedsLimit` keeps its numbers when a framework pickles or copies it."""
     error = copied(CostExceedsLimit(cost=6, limit="partner", most=5, remedy="wait for nothing"))
     assert (error.cost, error.limit, error.most, error.remedy) == (6, "partner", 5, "wait for nothing")
     assert str(error).endswith("a cost of 6: at most 5 can pass at once. Lower the cost, or wait for nothing.")
@@ -285,7 +285,9 @@ def test_key_that_cannot_be_derived_is_a_configuration_error(key: Any, job: Job 
 @pytest.mark.parametrize("key", ["{customer!r}", "{customer!s}", "{customer!a:>20}"])
 @pytest.mark.parametrize("customer", [object(), [object()], len.__call__])
 def test_an_address_in_memory_is_no_key(key: str, customer: object) -> None:
-    """Otherwise each process, and each copy of the object, would have a limit of its own."""
+    """
+    A key that contains a memory address raises: each process, and each copy of the object, would have its own count.
+    """
     with pytest.raises(ConfigurationError, match=f"a memory address, as the text of this {type(customer).__name__}"):
         TokenBucket("partner", "10/s", key=key).key_of(Job(name="send", kwargs={"customer": customer}))
 
@@ -323,13 +325,13 @@ def test_function_without_the_named_argument_is_refused() -> None:
 
 
 def test_key_may_be_long() -> None:
-    """The maximum width of a field is 999, and a number may have 600 digits."""
+    """A key may have a field 999 characters wide, or a number of 600 digits."""
     assert len(TokenBucket("partner", "10/s", key="{account_id:>999}").key_of(JOB)) == 999
     assert len(key_text(10**600)) == 601
 
 
 def test_cost_with_thousands_of_digits_is_refused() -> None:
-    """The error does not repeat the digits."""
+    """The error for a cost with thousands of digits does not repeat them."""
     with pytest.raises(ConfigurationError, match="a cost must be a whole number of at least 0, not something of type"):
         TokenBucket("partner", "10/s").check_units(10**5000)
 
@@ -461,7 +463,10 @@ def test_no_two_definitions_share_a_fingerprint() -> None:
 
 
 def test_fingerprint_has_only_what_affects_the_count() -> None:
-    """Name, key, cost and queue are not part of it, so waiting jobs keep their positions when a queue changes."""
+    """
+    Name, key, cost and queue are not part of the fingerprint, so waiting jobs keep their positions when a queue
+    changes.
+    """
     plain = LeakyBucket("a", "1/s")
     others = [
         LeakyBucket("b", "1/s"),
@@ -566,7 +571,7 @@ def test_limit_cannot_be_changed(attribute: str) -> None:
     ],
 )
 def test_repr_is_the_code_of_the_limit(limit: Limit, shown: str) -> None:
-    """Error messages show the repr."""
+    """The repr of a limit is the code that creates it, because error messages show it."""
     assert repr(limit) == shown
     assert eval(repr(limit)) == limit
 
@@ -601,7 +606,7 @@ def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
 @every_algorithm
 @pytest.mark.parametrize("queue", [None, 0, 3])
 def test_queue_is_the_number_of_jobs_that_may_wait(algorithm: type[Limit], queue: int | None) -> None:
-    """None means any number. The option does not affect the count, and stays when the rate changes."""
+    """`queue=None` means any number of jobs. The option does not affect the count, and stays when the rate changes."""
     limit = make(algorithm, queue=queue)
     assert (limit.queue, limit.max_queue) == (queue, queue)
     assert limit.fingerprint == make(algorithm).fingerprint
@@ -651,7 +656,7 @@ def test_longest_queue_is_what_a_script_can_count() -> None:
 
 
 def test_limit_without_an_algorithm_cannot_be_made() -> None:
-    """`Limit` is what the algorithms have in common: alone it decides nothing."""
+    """`Limit`, the base class of all algorithms, cannot be instantiated."""
     made: Any = Limit
     with pytest.raises(TypeError):
         made("partner", "10/s")

@@ -43,7 +43,7 @@ class Fleet:
     def run(
         self, until_us: int, quota: LocalQuota, offset_us: int, costs: list[int], gap_us: int
     ) -> Generator[int, int, None]:
-        """One thread: yields how long to wait, and is sent the time."""
+        """Simulate one thread: yield how long to wait, and receive the time."""
         now_us = yield self.random.randrange(gap_us)
         while now_us < until_us:
             cost, requested_us, local_us = self.random.choice(costs), now_us, now_us + offset_us
@@ -131,7 +131,10 @@ def test_no_window_admits_more_than_the_bound(limit: TokenBucket, seed: int, pro
 
 
 def test_the_bound_is_reached() -> None:
-    """All prefetched units, spent just before their leases end, plus the units that the bucket has gained since."""
+    """
+    The bound is reached if all prefetched units are spent just before their leases end, with the units that the bucket
+    has gained since.
+    """
     limit = TokenBucket("api", "200/s", burst=100, prefetch=25)
     prefetcher, tat = [LocalQuota(PrefetchQuota(25, 250 * MS)) for _ in range(4)], None
     for quota in prefetcher[:3]:
@@ -151,7 +154,7 @@ def test_the_bound_is_reached() -> None:
 
 
 def filled_quota(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
-    """A quota that was just filled_quota with *units*, of which the first job used *cost*."""
+    """Return a quota that has just got *units*, of which the first job used *cost*."""
     quota = LocalQuota(LEASE)
     quota.record_lease(units, cost, at_us, at_us, PLENTY)
     return quota
@@ -196,7 +199,10 @@ def test_prefetched_amount_doubles_up_to_the_maximum() -> None:
 
 
 def steady_process(gap_us: int) -> Callable[[], int]:
-    """A process that requests every *gap_us*; each call of the result returns how many units the next prefetch took."""
+    """
+    Return a function that simulates a process with a request every *gap_us*, and returns how many units its next
+    prefetch took.
+    """
     quota, now_us = LocalQuota(LEASE), START_US
 
     def next_take() -> int:
@@ -219,7 +225,10 @@ def test_a_process_takes_what_it_spends_in_half_a_lease() -> None:
 
 
 def test_never_more_than_half_of_what_is_left() -> None:
-    """The rest is left to other processes: the bucket's last answer contains how much there is."""
+    """
+    A prefetch takes at most half of the remaining units that the last reply reported, and leaves the rest to other
+    processes.
+    """
     quota = LocalQuota(LEASE)
     quota.record_lease(40, 1, START_US, START_US, 31)
     while quota.spend(1, START_US + 100):
@@ -285,14 +294,14 @@ def test_no_thread_prefetches_while_another_does() -> None:
 
 
 def test_nothing_is_prefetched_while_there_is_enough() -> None:
-    """Another thread may have filled_quota the quota since: its units would be lost."""
+    """A thread prefetches nothing if another thread has filled the quota since: those units would be lost."""
     quota = filled_quota(20)
     assert quota.worth_taking(19, START_US + 100) == 0
     assert quota.worth_taking(20, START_US + 100) == 40
 
 
 def test_a_cost_as_large_as_the_lease_is_requested_by_itself() -> None:
-    """If nothing would be left for other jobs, nothing is prefetched."""
+    """If a job's cost would leave nothing for other jobs, nothing is prefetched."""
     quota = filled_quota(50)
     while quota.spend(1, START_US):
         pass
@@ -329,7 +338,7 @@ def test_units_are_put_back_into_their_own_lease() -> None:
 
 
 def test_an_emptied_quota_stays_empty() -> None:
-    """Units cannot be put back into it either."""
+    """Units cannot be put back into a quota that was emptied."""
     quota = filled_quota(10)
     until_us = quota.until_us
     quota.empty()
@@ -339,9 +348,9 @@ def test_an_emptied_quota_stays_empty() -> None:
 
 def test_returning_units_would_break_the_bound() -> None:
     """
-    Why remaining units are lost: the rate is 1/s, the burst 100, a lease 10 s. Process a takes a burst at 0 and returns
-    it at 10; c takes it again, and spends it at 20. In the same moment all units gained since 5 are spent, because b
-    returned at 15 what it had taken at 5.
+    Prefetched units are not returned, because that would break the bound. The rate is 1/s, the burst 100, a lease 10 s.
+    Process a takes a burst at 0 and returns it at 10; c takes it again, and spends it at 20. In the same moment all
+    units gained since 5 are spent, because b returned at 15 what it had taken at 5.
     """
     limit = TokenBucket("api", "1/s", burst=100)
     tat = limit.bind(100).admit(None, START_US)  # a takes all
@@ -356,7 +365,7 @@ def test_returning_units_would_break_the_bound() -> None:
 
 
 def _quota_of_ten() -> LocalQuota:
-    """A quota that took 10 units with a first job that cost nothing."""
+    """Return a quota that took 10 units with a first job that cost nothing."""
     quota = LocalQuota(LEASE)
     quota.record_lease(10, 0, START_US, START_US, PLENTY)
     return quota
@@ -382,7 +391,7 @@ def test_requests_during_a_prefetch_count_as_spent() -> None:
 
 
 def test_first_prefetch_is_at_most_half_of_what_is_left() -> None:
-    """The remaining units are known from a plain request too."""
+    """The first prefetch is bounded too, because the reply to a plain request has the remaining units."""
     quota = LocalQuota(LEASE)
     quota.record_request(10, True, START_US, 8)
     assert quota.worth_taking(1, START_US + 1) == 4
@@ -397,7 +406,7 @@ def test_quota_starts_over_after_a_denial() -> None:
 
 
 def test_emptied_quota_has_nothing() -> None:
-    """The remaining units are lost."""
+    """Emptying a quota discards its remaining units."""
     quota = _quota_of_ten()
     quota.empty()
     assert (quota.left, quota.until_us) == (0, 0)

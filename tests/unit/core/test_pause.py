@@ -89,7 +89,7 @@ def look_and_request(limit: Limit, state: Stored, now_us: int, job: str) -> tupl
 
 
 def used(limit: Limit, times: int) -> Any:
-    """What is taken after *times* requests at `NOW_US`."""
+    """Return the state after *times* requests at `NOW_US`."""
     state = Stored()
     for _ in range(times):
         _, state = request(limit, state, NOW_US, caller=Caller.WITHOUT_JOB)
@@ -210,7 +210,7 @@ def test_no_burst_after_a_429(limit: Limit, before: int) -> None:
 
 @every_rate
 def test_limit_is_empty_after_a_429(limit: Limit) -> None:
-    """At the end of the pause no unit is free, except for the rest of a fixed window."""
+    """At the end of a pause after a 429 no unit is free, except for the rest of a fixed window."""
     state = pause_after_429(limit, Stored(), NOW_US, 30 * SECOND_US)
     until_us = NOW_US + 30 * SECOND_US
     seen, _ = request(limit, state, until_us, caller=Caller.PEEK)
@@ -275,7 +275,7 @@ def test_grant_ends_the_pause(limit: Limit, begin: Any) -> None:
 
 
 def test_denial_of_another_limit_leaves_the_limit_used_up() -> None:
-    """If another limit denies, nothing of the pause is forgotten: there is still no burst."""
+    """If another limit denies the first job after a 429, the limit still counts as used up: no burst follows."""
     paused, other = TokenBucket("a", "1/s", burst=9), TokenBucket("b", "1/minute", burst=1)
     charges = [paused.bind(1), other.bind(1)]
     states = [pause_after_429(paused, Stored(), NOW_US, SECOND_US), Stored(other.bind(1).admit(None, NOW_US))]
@@ -295,7 +295,7 @@ def test_denial_of_another_limit_leaves_the_limit_used_up() -> None:
     ("hours", "before", "there"), [(0, 0, 10_000), (12, 0, 5_000), (12, 8_000, 2_000), (23, 0, 416)]
 )
 def test_fixed_window_of_a_day_is_not_used_up_by_a_429(tz: str | None, hours: int, before: int, there: int) -> None:
-    """The same part of its units is left as of the day, unless more was used: it is not closed until midnight."""
+    """After a 429, the day's window has the same part of its units left as of its time, unless more was used."""
     limit, ahead_us = FixedWindow("day", "10000/d", tz=tz), (9 if tz else 0) * 3600 * SECOND_US
     at_us = (NOW_US + ahead_us) // DAY_US * DAY_US - ahead_us + hours * 3600 * SECOND_US
     state = Stored(limit.bind(before, at_us).admit(None, at_us - hours))
@@ -307,7 +307,7 @@ def test_fixed_window_of_a_day_is_not_used_up_by_a_429(tz: str | None, hours: in
 @pytest.mark.parametrize("before", [0, 3_000, 10_000])
 @pytest.mark.parametrize("used", [0, 5_000, 8_000, 9_999])
 def test_sliding_window_continues_at_once_after_a_429(before: int, used: int) -> None:
-    """However unevenly it was used, it is full then, and units become free as others fade, no faster than its rate."""
+    """After a 429 a sliding window is full, however unevenly it was used; units become free no faster than its rate."""
     limit, at_us = SlidingWindow("day", "10000/d"), NOW_US // DAY_US * DAY_US + DAY_US // 2
     charge = limit.bind(1)
     taken = limit.bind(before).admit(None, at_us - DAY_US)
@@ -358,7 +358,10 @@ ORDERS: dict[str, tuple[list[tuple[int, Any]], tuple[int, int | None, int]]] = {
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_429_and_a_pause_end_independently(order: str) -> None:
-    """Neither shortens the other; jobs are granted once both are over. A clock that steps back moves both."""
+    """
+    A pause and a 429 do not shorten each other; jobs are granted once both are over. A clock that steps back moves
+    both.
+    """
     limit, (events, (paused, emptied, begun)) = TokenBucket("x", "1/s"), ORDERS[order]
     state = Stored()
     for second, (for_s, is_429) in events:
@@ -385,7 +388,7 @@ def test_limit_refills_from_the_end_of_a_429_within_a_longer_pause() -> None:
 
 
 def test_resume_ends_the_pause_at_once() -> None:
-    """From then on the limit fills at its rate; resuming a limit that is not paused changes nothing."""
+    """After `resume` the limit fills at its rate; resuming a limit that is not paused changes nothing."""
     resumed = Pause().change(NOW_US, 10_000_000, emptied=False).change(NOW_US + 5, None, emptied=False)
     assert resumed == Pause(NOW_US + 5, NOW_US + 5)
     assert resumed.change(NOW_US + 9, None, emptied=False) is resumed
@@ -523,7 +526,7 @@ def test_pause_without_a_job_affects_every_tier(limiter: Limiter) -> None:
 
 
 def test_limit_of_a_process_is_paused_in_the_process() -> None:
-    """No other process counts this limit."""
+    """The pause of a limit of scope "process" is in that process alone, because no other counts the limit."""
     store, own = MemoryStore(), TokenBucket("own", "10/s", burst=9, scope="process")
     here, there = Limiter(store), Limiter(store)
     here.pause(own, 60)

@@ -61,7 +61,7 @@ def test_adaptive_limit_keeps_its_relative_floor_when_its_rate_is_set() -> None:
 
 
 def test_leaky_bucket_decides_like_a_token_bucket_of_burst_one() -> None:
-    """Both decide alike at every rate; only their definitions differ."""
+    """A leaky bucket and a token bucket of burst 1 decide alike at every rate; only their definitions differ."""
     for rate in ("100/s", "1/m", "7/h", "3000/s"):
         leaky, token = LeakyBucket("api", rate), TokenBucket("api", rate, burst=1)
         assert leaky.bind(1) == token.bind(1)

@@ -212,7 +212,9 @@ def test_share_is_returned_when_the_store_is_unavailable(limiter: Limiter, store
 
 @pytest.mark.parametrize("caller", [None, job()])
 def test_outage_names_the_first_limit_that_needs_the_store(limiter: Limiter, store: Shared, caller: Job | None) -> None:
-    """Limits of the process did not fail: the decision names the first limit of the shared store."""
+    """
+    In an outage the decision names the first limit of the shared store, because limits of the process did not fail.
+    """
     store.down = True
     other = SlidingLog("other", "9/s", key="{account}")
     for limits, first in (

@@ -47,7 +47,7 @@ LIMITS: list[Limit] = [
 
 
 def sent(limit: Limit, job: Job = JOB) -> dict[str, Any]:
-    """The data of *limit* after it was sent."""
+    """Return the data of *limit* after it was sent."""
     arrived: dict[str, Any] = json.loads(json.dumps(dump(limit, job)))
     return arrived
 

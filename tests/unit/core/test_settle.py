@@ -91,7 +91,7 @@ def test_single_limit_needs_no_name(limiter: Limiter) -> None:
 
 
 def test_limits_with_a_callable_cost_are_settled(limiter: Limiter) -> None:
-    """Of several limits, those with a callable cost are settled; a fixed cost was right."""
+    """Of several limits, those with a callable cost are settled, because a fixed cost was right."""
     other = TokenBucket("other", "1/s", burst=50, cost=_size)
     decision = limiter.acquire(PARTNER, TOKENS, other, job=job(size=20))
     settled = limiter.settle(decision, actual=5)

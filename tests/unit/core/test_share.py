@@ -37,17 +37,20 @@ def test_invalid_weight_is_refused(weight: Any) -> None:
 
 @pytest.mark.parametrize("tenant", [None, True, 1.5, b"acme", ["acme"], 10**700])
 def test_tenant_that_is_not_text_is_refused(tenant: Any) -> None:
+    """A template or callable that gives a tenant of another type than text or whole number raises."""
     for share in (Share("{tenant}"), Share(lambda job: job.kwargs["tenant"])):
         with pytest.raises(ConfigurationError):
             share.tenant_share_of(_job(tenant))
 
 
 def test_callable_that_raises_is_a_configuration_error() -> None:
+    """The error names the job and the class of the exception that the callable raised."""
     with pytest.raises(ConfigurationError, match="failed on job 'send': ZeroDivisionError"):
         Share(lambda job: 1 // 0).tenant_share_of(_job())
 
 
 def test_share_may_be_the_queue() -> None:
+    """The queue of a job can be the tenant, select its weight, or be a part of the tenant's name."""
     assert Share("{queue}").tenant_share_of(_job()) == TenantShare("mail")
     assert Share("{tenant}", weight={"mail": 3}, by="{queue}").tenant_share_of(_job()) == TenantShare("acme", 3.0)
     assert Share(lambda job: f"{job.queue}:{job.kwargs['tenant']}").tenant_share_of(_job()) == TenantShare("mail:acme")
@@ -64,6 +67,7 @@ def test_sixteen_priorities_at_most() -> None:
 
 
 def test_share_is_the_same_after_a_message() -> None:
+    """A limit in a message has the tenant, weight and priority of its job."""
     share = Share("{tenant}", weight={"acme": 3}, strict=True)
     given = load(dump(TokenBucket("api", "1/s", share=share), _job())).share
     assert isinstance(given, GivenShare)

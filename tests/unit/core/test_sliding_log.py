@@ -17,7 +17,7 @@ NOW = 1_800_000_000_000_000
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[SlidingLogAlgorithm, Log]:
-    """A charge, and a log that the algorithm can produce: in order, no longer than the amount."""
+    """Draw a charge, and a log that the algorithm can produce: in order, no longer than the amount."""
     amount = draw(st.integers(1, 12))
     ages = draw(st.lists(st.integers(-SECOND, 2 * MINUTE), max_size=amount))
     return SlidingLogAlgorithm(draw(st.integers(1, amount)), amount, MINUTE), Log(

@@ -29,7 +29,7 @@ def charge_of(amount: int, period_us: int, size: int = 1) -> SlidingWindowAlgori
 
 
 def exact_load(charge: SlidingWindowAlgorithm, state: Counts | None, now_us: int) -> Fraction:
-    """The exact load, without steps: before × the remaining part of the window + used."""
+    """Return the exact load, without steps: before × the remaining part of the window + used."""
     window = now_us // charge.period_us
     if state is None or state.window < window - 1:
         return Fraction(0)
@@ -41,7 +41,7 @@ def exact_load(charge: SlidingWindowAlgorithm, state: Counts | None, now_us: int
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[SlidingWindowAlgorithm, Counts, int]:
-    """A charge, a state, and a time within three windows of it."""
+    """Draw a charge, a state, and a time within three windows of it."""
     amount, period_us = draw(limits)
     charge = charge_of(amount, period_us, draw(st.integers(1, amount)))
     window = NOW // period_us

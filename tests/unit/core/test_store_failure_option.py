@@ -31,7 +31,7 @@ def _share(limit: Limit) -> Limit:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_limit_is_closed_by_default(algorithm: Any) -> None:
-    """Every algorithm accepts the other policies."""
+    """The default policy is "closed", and every algorithm accepts the other policies."""
     closed, opened = algorithm("a", "8/m"), algorithm("a", "8/m", on_store_failure="open")
     local = algorithm("a", "8/m", on_store_failure="local", processes=4)
     assert [each.on_store_failure for each in (closed, opened, local)] == ["closed", "open", "local"]
@@ -53,7 +53,7 @@ def test_the_outage_policy_does_not_affect_the_count(algorithm: Any) -> None:
 
 @pytest.mark.parametrize("algorithm", WINDOWS)
 def test_a_window_is_divided_into_whole_units(algorithm: Any) -> None:
-    """Of 10 units each of 4 processes has 2: together never more than the limit."""
+    """Of a window of 10 units, each of 4 processes has 2: together never more than the limit."""
     share = algorithm("a", "10/h", on_store_failure="local", processes=4).local_part
     assert (share.amount, share.period_us, share.capacity) == (2, 3_600_000_000, 2)
 
@@ -138,13 +138,13 @@ def test_fewer_units_than_processes_cannot_be_divided(algorithm: Any) -> None:
 
 
 def test_a_share_that_is_too_slow_for_a_limit_is_refused() -> None:
-    """One unit a year divided by four would be one in four years."""
+    """A rate of one unit a year cannot be divided by four: one in four years is not a valid rate."""
     with pytest.raises(ConfigurationError, match="processes=4 leaves each of them a share that cannot be held"):
         TokenBucket("a", "1/365d", on_store_failure="local", processes=4)
 
 
 def test_slots_are_divided_with_the_same_lease() -> None:
-    """Of 8 slots each of 4 processes has 2, with the same lease."""
+    """Of 8 slots, each of 4 processes has 2, with the same lease."""
     share = _share(Concurrency("a", 8, lease=60, on_store_failure="local", processes=4))
     assert (share.amount, share.capacity, share.most, share.scope) == (2, 2, 2, "process")
     assert repr(share) == "Concurrency('a', 2, lease=60.0, scope='process')"

@@ -178,7 +178,7 @@ def test_burst_is_for_all_tiers_or_for_each(burst: Any, bursts: list[int]) -> No
 
 
 def test_queue_is_for_all_tiers_or_for_each(limiter: Limiter) -> None:
-    """One tier's queue is full while another's has room."""
+    """A queue can be for all tiers or for each: one tier's queue is full while another's has room."""
     limit = LeakyBucket("api", {"free": "1/m", "pro": "1/m"}, queue={"free": 0, "pro": 1}, tier="{plan}")
     for plan in ("free", "pro"):
         limiter.acquire(limit, job=job(plan))

@@ -109,7 +109,7 @@ def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: Fake
 
 
 def test_code_without_a_job_names_the_rate(limiter: Limiter) -> None:
-    """`at` returns the limit for a caller without a job, and counts in the same bucket."""
+    """`at` returns the limit with a rate for a caller without a job, and counts in the same bucket."""
     limit = TokenBucket("api", rate_of_plan, key="{tenant}")
     assert limiter.acquire(limit, job=job_of("1/m"))
     assert not limiter.acquire(limit.at("1/m"), key=7)
@@ -121,7 +121,7 @@ def test_code_without_a_job_names_the_rate(limiter: Limiter) -> None:
 
 
 def test_all_verbs_use_the_rate_of_the_job(limiter: Limiter) -> None:
-    """Peek, pause, resume, reset and settle use the same count."""
+    """Peek, pause, resume, reset and settle of a limit with a callable rate use its count."""
     limit = TokenBucket("api", rate_of_plan, key="{tenant}")
     limiter.pause(limit, 30, job=job_of("10/s"))
     assert limiter.peek(limit, job=job_of("5/s")).reason == "paused"
@@ -178,7 +178,7 @@ def test_operator_sets_one_rate_for_all() -> None:
 
 
 def test_limits_are_compared_by_value() -> None:
-    """Such limits are equal if their options are; a limit at a fixed rate is another."""
+    """Limits with a callable rate are equal if their options are; a limit at a fixed rate is another."""
     limit = TokenBucket("api", rate_of_plan)
     assert limit == TokenBucket("api", rate_of_plan) == pickle.loads(pickle.dumps(limit))
     others = [limit.at("1/s"), limit.at("2/s"), TokenBucket("api", "1/s"), TokenBucket("api", lambda job: "1/s")]

@@ -36,7 +36,7 @@ HOUR = 3600.0
 
 
 def job_of(workflow: object, id: str = "", **arguments: Any) -> Job:
-    """A job of a workflow; with an *id*, that job again."""
+    """Return a job of a workflow; with an *id*, that job again."""
     return Job(id=id or f"{workflow}-{random.random()}", kwargs={"workflow": workflow, **arguments}, name="step")
 
 
@@ -78,7 +78,7 @@ def test_slot_stays_taken_when_a_body_ends(limiter: Limiter) -> None:
 
 
 def test_last_job_frees_the_slot_in_its_body(limiter: Limiter) -> None:
-    """The slot is free at once, and the end of the body does not take it again."""
+    """After `done` in a body the slot is free at once, and the end of the body does not take it again."""
     first, last = limiter.acquire(GPU, job=job_of("a")), limiter.acquire(GPU, job=job_of("a"))
     with running(limiter, first, job_of("a")):
         assert free(limiter) == 1
@@ -138,7 +138,7 @@ def test_cancelled_grant_returns_what_it_took(limiter: Limiter) -> None:
 
 
 def test_lost_slot_is_not_renewed(limiter: Limiter, clock: FakeClock) -> None:
-    """After the lease a renewal fails, even if a slot is free: the workflow may be done."""
+    """After the end of the lease a renewal fails, even if a slot is free: the workflow may be done."""
     claim = StoreClaim("gpu", GPU.bind(1, 0, workflow_name("a")))
     taken = claim.algorithm.admit(None, 1_000)
     assert claim.algorithm.renew(taken, 2_000)[1]  # type: ignore[attr-defined]
@@ -159,7 +159,7 @@ def test_workflows_and_jobs_share_the_slots(limiter: Limiter) -> None:
 
 
 def test_each_key_has_slots_of_its_own(limiter: Limiter) -> None:
-    """Each tier has its own slots too; `done` without a job applies to all tiers."""
+    """Each key and each tier has its own slots; `done` without a job applies to all tiers."""
     limit = Concurrency("g", {"s": 1, "l": 2}, tier="{tier}", key="{host}", held_by="{workflow}")
     for host in ("x", "y"):
         assert limiter.acquire(limit, job=job_of("a", host=host, tier="s")).allowed
@@ -254,7 +254,7 @@ def test_running_job_of_a_finished_workflow_has_lost_its_slot() -> None:
 
 
 def test_hold_outside_a_job(limiter: Limiter) -> None:
-    """The end of the `with` block keeps the slot, and `done` frees it."""
+    """After the `with` block of a hold, the workflow keeps its slot until `done`."""
     with limiter.hold(GPU, job=job_of("a")):
         pass
     assert free(limiter) == 1
@@ -278,13 +278,13 @@ def test_caller_without_a_job_has_no_workflow(limiter: Limiter) -> None:
 
 
 def test_done_outside_a_job_does_nothing() -> None:
-    """Tests and scripts can call a body directly."""
+    """`done` outside a job does nothing, because tests and scripts can call a body directly."""
     current().done(GPU)
 
 
 @pytest.mark.parametrize("limit", [Concurrency("x", 1), TokenBucket("x", "1/s"), "x", None])
 def test_done_needs_a_limit_with_workflows(limiter: Limiter, limit: Any) -> None:
-    """The message says that slots become free by themselves."""
+    """`done` of a limit without workflows raises; the message says that slots become free by themselves."""
     for verb in (limiter.done, current().done):
         with pytest.raises(ConfigurationError, match="has no held_by="):
             verb(limit)
@@ -307,7 +307,7 @@ def test_receipt_of_another_process_keeps_the_slot(limiter: Limiter) -> None:
 
 
 def test_limit_in_a_message_names_the_workflow(limiter: Limiter) -> None:
-    """The name is sent by value, like a job's key; a limit without workflows sends none."""
+    """A limit in a message has the name of its job's workflow; a limit without workflows sends none."""
     data = dump(GPU, job_of("a"))
     assert data["held_by"] == "a"
     assert "held_by" not in dump(Concurrency("gpu", 2), job_of("a"))
@@ -335,7 +335,7 @@ def test_limit_in_a_message_names_the_workflow(limiter: Limiter) -> None:
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
-    """The message names the limit, and the option to leave out."""
+    """An option that does not work with `held_by` raises; the message names the limit and the option to leave out."""
     with pytest.raises(ConfigurationError, match=f"limit 'x': .*{message}"):
         Concurrency("x", 2, **options)
 
@@ -349,7 +349,7 @@ def test_rates_have_no_slots(kind: Any) -> None:
 
 @pytest.mark.parametrize("workflow", ["", None, 1.5, True])
 def test_workflow_without_a_name_is_refused(limiter: Limiter, workflow: Any) -> None:
-    """Otherwise all such jobs would share one slot."""
+    """A workflow without a name raises: all such jobs would share one slot."""
     with pytest.raises(ConfigurationError, match="limit 'gpu': "):
         limiter.acquire(GPU, job=job_of(workflow))
     with pytest.raises(ConfigurationError, match="limit 'gpu': "):
@@ -357,7 +357,7 @@ def test_workflow_without_a_name_is_refused(limiter: Limiter, workflow: Any) -> 
 
 
 def test_template_that_names_no_argument_of_the_function() -> None:
-    """The error is raised as early as for a key: when the function is declared."""
+    """A template of `held_by` with an unknown argument raises when the function is declared, as a key does."""
 
     def work(account: str) -> None: ...
 
@@ -377,7 +377,7 @@ def test_limits_with_workflows_are_values() -> None:
 
 
 def test_amount_that_depends_on_the_job(limiter: Limiter) -> None:
-    """Workflows share the slots of every amount."""
+    """If the amount depends on the job, workflows share the slots of every amount."""
     limit = Concurrency("gpu", lambda job: job.kwargs["n"], held_by="{workflow}")
     assert limiter.acquire(limit, job=job_of("a", n=1)).allowed
     assert limiter.acquire(limit, job=job_of("b", n=2)).allowed

@@ -78,7 +78,7 @@ def test_a_job_past_its_max_wait_ends_as_configured(on_waited_too_long: Any, kin
 
 
 def test_a_configuration_error_fails_the_job() -> None:
-    """Another attempt cannot help."""
+    """A configuration error fails the job, because another attempt cannot help."""
     fault = ConfigurationError("no such limit")
     outcome = _throttling(_Host(fault=fault)).admit("a")
     assert isinstance(outcome, Failed)
@@ -86,7 +86,7 @@ def test_a_configuration_error_fails_the_job() -> None:
 
 
 def test_any_other_error_defers_the_job(caplog: pytest.LogCaptureFixture) -> None:
-    """The error is logged with its traceback, and the job is redelivered after a second."""
+    """Any other error is logged with its traceback, and the job is redelivered after a second."""
     outcome = _throttling(_Host(fault=LookupError("not there"))).admit("a")
     assert outcome == Deferred(1.0, None)
     assert "could not be decided on" in caplog.text
@@ -98,6 +98,7 @@ class _Unreachable(Limiter):
 
 
 def test_an_error_of_the_limiter_defers_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    """If the limiter itself raises, the job waits for a second, and the error is logged."""
     throttling = Throttling(_Unreachable(), _Host(OWN), rules=WaitRules(), log=LOG)
     assert throttling.admit("a") == Deferred(1.0, None)
     assert "could not be decided on" in caplog.text

@@ -23,7 +23,7 @@ def test_an_unsupported_promise_is_skipped_with_its_reason() -> None:
 
 
 def test_an_unknown_promise_is_an_error() -> None:
-    """A misspelt name would skip no promise."""
+    """A misspelt promise in `unsupported` raises, because it would skip no test."""
     with pytest.raises(TypeError, match="there is no promise 'setle'"):
 
         class Suite(AdapterConformance):
@@ -31,6 +31,6 @@ def test_an_unknown_promise_is_an_error() -> None:
 
 
 def test_the_suite_is_imported_when_it_is_used() -> None:
-    """Tests of jobs import throttlekit.testing: they must not wait for the suite."""
+    """Importing throttlekit.testing does not import the suite, so tests of jobs do not wait for it."""
     code = "import sys, throttlekit.testing as t; sys.exit(any('adapter_conformance' in m for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -167,7 +167,7 @@ def test_one_call_is_sent_while_the_others_are_deferred(limiter: Limiter, store:
 
 
 def test_slow_calls_are_still_sent_one_at_a_time(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
-    """With three hanging Sentinels, for example: no second call is sent meanwhile, and no delay is in the past."""
+    """While a call hangs, as with three hanging Sentinels, no second call is sent, and no delay is in the past."""
 
     class Slow(Failing):
         def _answer(self) -> None:
@@ -230,7 +230,10 @@ def test_a_job_keeps_its_position(limiter: Limiter, store: Failing, clock: Manua
 def test_a_call_that_fails_by_itself_blocks_no_other(
     limiter: Limiter, store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key of another type, for example, defers only its own jobs, and is logged once; other calls continue."""
+    """
+    A call that fails because of its own key, such as a key of another type, defers only its own jobs, and is logged
+    once.
+    """
     store.down, store.part = True, None
     assert [limiter.acquire(CLOSED).reason for _ in range(3)] == ["store unavailable"] * 3
     assert store.calls == 3
@@ -242,7 +245,10 @@ def test_a_call_that_fails_by_itself_blocks_no_other(
 
 
 def test_a_rejected_call_ends_an_outage(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
-    """The server has answered. A job with an invalid key must not use up the one call of each second."""
+    """
+    A rejected call ends the outage, because the server has replied: a job with an invalid key does not use up the one
+    call of each second.
+    """
     store.down = True
     limiter.acquire(CLOSED)
     clock.now += 0.75
@@ -352,7 +358,7 @@ def test_an_unavailable_node_does_not_block_the_others(clock: ManualClock) -> No
 
 
 def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
-    """The jobs all run, nothing is charged, and settling them does nothing, now or later."""
+    """With "open", all jobs run, nothing is charged, and settling them does nothing, now or later."""
     store.down = True
     decisions = [limiter.acquire(OPEN, job=JOB) for _ in range(50)]
     assert {(each.allowed, each.reason, each.charged) for each in decisions} == {(True, "store unavailable", ())}
@@ -384,7 +390,7 @@ def test_local_jobs_are_limited_to_the_share(limiter: Limiter, store: Failing, l
 
 
 def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: ManualClock) -> None:
-    """A quarter of 10/s: one unit every 400 ms, whatever the clock of the store shows."""
+    """A quarter of 10/s admits one unit every 400 ms, whatever the clock of the store shows."""
     limiter, time_us = Limiter(store), FakeClock()
     wiring_of(limiter).stores.shared, wiring_of(limiter).stores.in_process = (
         CircuitBreaker(store, clock=clock),
@@ -398,7 +404,7 @@ def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: ManualClock) ->
 
 
 def test_units_of_a_share_can_be_settled(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
-    """The units return to the share, and the store is not called."""
+    """Settled units return to the process's part, and the store is not called."""
     store.down = True
     decision = limiter.acquire(LOCAL, cost=2)
     assert limiter.settle(decision, actual=1).cost == 1
@@ -410,7 +416,7 @@ def test_units_of_a_share_can_be_settled(limiter: Limiter, store: Failing, clock
 
 
 def test_keys_queues_and_tiers_are_counted_separately_in_the_share(limiter: Limiter, store: Failing) -> None:
-    """The share counts them separately, as the store does."""
+    """A process's part counts keys, queues and tiers separately, as the store does."""
     store.down = True
     common: dict[str, Any] = {"on_store_failure": "local", "processes": 4}
     keyed = TokenBucket("keyed", "4/h", burst=4, key="{account}", **common)
@@ -495,7 +501,7 @@ def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_an_outage_logs_one_line_and_its_end_another(
     limiter: Limiter, store: Failing, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many jobs there are, and however long it lasts: one WARNING, and one INFO."""
+    """An outage logs one WARNING and its end one INFO, however many jobs there are and however long it lasts."""
     caplog.set_level(logging.INFO)
     store.down = True
     for _ in range(200):
@@ -544,7 +550,7 @@ def test_running_uncharged_is_a_warning_for_each_limit(
 
 
 def test_commands_resume_after_an_outage(clock: ManualClock) -> None:
-    """Commands beside decisions are sent once a second in an outage, and as usual after it; they use no turn."""
+    """In an outage, commands other than decisions are sent once a second, and as usual after it; they use no turn."""
 
     class Sharing(Failing):
         def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:

@@ -58,7 +58,7 @@ def test_invalid_limits_are_ignored(returned: Any, caplog: pytest.LogCaptureFixt
 
 
 def test_a_plugin_that_returns_no_limits() -> None:
-    """Limits of the same name are added once; None adds none."""
+    """A plugin may return None; limits of the same name are added once."""
     empty: Iterable[Limit] | None = None
 
     class Nothing:
@@ -86,7 +86,10 @@ def test_cost_of_a_plugin_is_charged() -> None:
 
 @pytest.mark.parametrize("cost", [-1, 11, 1.5, True, "2", RuntimeError("mine")])
 def test_invalid_cost_is_ignored(cost: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A cost below 0, one that can never be admitted, or no number: the limit's own applies, and the log says so."""
+    """
+    If a plugin's cost is below 0, above the capacity or not a number, the limit's own cost applies, and the log says
+    so.
+    """
 
     def wrong(job: Job) -> Any:
         if isinstance(cost, Exception):
@@ -236,7 +239,7 @@ def test_cancel_returns_units_and_slots() -> None:
 
 
 def test_cancel_raises_nothing_while_the_store_is_unavailable() -> None:
-    """The units stay charged: this is stricter, never looser."""
+    """Without the store, `cancel` raises nothing, and the units stay charged: this is stricter, never looser."""
 
     class Failing(MemoryStore):
         def settle(self, corrections: Any, now_us: int | None = None) -> None:

@@ -53,7 +53,10 @@ def test_time_before_the_expiry_is_counted_from_now() -> None:
 
 
 def test_job_that_expires_before_its_slot_takes_none(limiter: Limiter) -> None:
-    """The next job gets that slot. The expiring job is redelivered as it expires, with its reason and not as final."""
+    """
+    A job that expires before its turn takes no unit: the next job gets it. The job is redelivered as it expires, with
+    its reason and not as final.
+    """
     limiter.acquire(SLOW)
     denied = limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=59))
     assert (denied.delay, denied.reason, denied.final) == (59.01, "exhausted", False)
@@ -61,7 +64,7 @@ def test_job_that_expires_before_its_slot_takes_none(limiter: Limiter) -> None:
 
 
 def test_job_that_may_be_redelivered_after_its_expiry_takes_no_slot(limiter: Limiter) -> None:
-    """The job's retry time is before its expiry, but the framework may deliver the job later."""
+    """A job takes no slot if its framework may deliver it after its expiry, although its retry time is earlier."""
     limiter.acquire(SLOW)
     assert limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=60, lateness=0.5)).delay == 60.01
     assert limiter.acquire(SLOW, job=OTHER).delay == IN_TIME
@@ -139,8 +142,8 @@ def test_limit_is_used_while_most_jobs_expire() -> None:
 
 def test_limit_is_used_if_jobs_are_redelivered_by_ticks() -> None:
     """
-    As on stock RQ, a job is redelivered up to two seconds late. A job that would have expired by then takes no
-    position. Here the scheduler runs at the end of each second, which is the worst time.
+    A limit is used if jobs are redelivered up to two seconds late, as on stock RQ. A job that would have expired by
+    then takes no position. In the test, the scheduler runs at the end of each second, which is the worst time.
     """
     delivery = Delivery(lateness=0.9, latest=2.1)
     traffic = Traffic(TokenBucket("p", "20/s", burst=20), 40, 3.0, expiring=9, delivery=delivery, tick=0.95)

@@ -169,7 +169,7 @@ def test_hold_waits_for_an_unavailable_store() -> None:
 
 
 def test_key_and_tier_come_from_the_job(limiter: Limiter) -> None:
-    """A key may also be given."""
+    """The key and the tier come from the job, or the key from the call."""
     each = Concurrency("each", 1, key="{account}")
     with limiter.hold(each, job=Job(kwargs={"account": 1})), limiter.hold(each, key=2):
         assert not limiter.peek(each, key=1)
@@ -257,7 +257,7 @@ def test_task_that_is_cancelled_while_it_requests_takes_nothing(rates: tuple[Lim
 
 @traced
 def test_task_that_is_cancelled_while_it_waits_holds_nothing(limiter: Limiter) -> None:
-    """Between two requests there is nothing to return."""
+    """A task that is cancelled between two requests has nothing to return."""
 
     async def main() -> None:
         async with limiter.hold(ONE):
@@ -276,7 +276,7 @@ def test_task_that_is_cancelled_while_it_waits_holds_nothing(limiter: Limiter) -
 def test_task_that_is_cancelled_before_its_thread_begins_leaves_no_trace(
     caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
-    """Such a task makes no request, and an error after the cancellation is not logged as never retrieved."""
+    """A task that is cancelled before its thread begins makes no request, and no error is logged as never retrieved."""
     store = Slow()
     limiter = Limiter(store)
 
@@ -326,7 +326,7 @@ def test_a_full_default_executor_does_not_block_the_release(limiter: Limiter) ->
 
 
 def test_plain_with_in_a_running_loop_is_an_error(limiter: Limiter) -> None:
-    """A plain `with` would block the loop, perhaps forever. The message names the async verb."""
+    """A plain `with` in a running loop raises, because it would block the loop. The message names the async method."""
 
     @limiter.limited(ONE)
     def call() -> None:
@@ -379,7 +379,7 @@ def test_wait_returns_when_the_limits_grant_it(limiter: Limiter) -> None:
 
 
 def test_wait_refuses_slots(limiter: Limiter) -> None:
-    """Slots that `wait` took would never be released."""
+    """`wait` raises for a concurrency limit, because its slot would never be released."""
     with pytest.raises(ConfigurationError, match="'one' grants slots, which must be released: use `hold`"):
         limiter.wait(TokenBucket("rate", "1/s"), ONE)
 
@@ -443,7 +443,7 @@ def test_decorating_a_non_function_is_refused(limiter: Limiter, what: Any) -> No
 
 
 def test_generators_are_refused(limiter: Limiter) -> None:
-    """Their bodies run after the slot was released: the limit would have no effect."""
+    """Generators are refused: their bodies run after the slot was released, so the limit would have no effect."""
 
     def generator() -> Any:
         yield

@@ -165,7 +165,10 @@ def test_stream_that_needs_no_time_is_closed_at_once() -> None:
 
 
 def test_an_opening_stream_is_not_cancelled() -> None:
-    """A stopping worker waits for it: otherwise a broker's client might close the channel of all streams."""
+    """
+    A stopping worker waits for a stream that is being opened: otherwise a broker's client might close the channel of
+    all streams.
+    """
 
     async def run() -> _Stream:
         stream = _Stream(opens_in=0.05)
@@ -194,7 +197,9 @@ def test_an_unavailable_broker_without_redelivery_is_retried() -> None:
 
 
 def test_a_message_woken_at_shutdown_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waker's thread is about to wake a message when it is stopped: it wakes the message first."""
+    """
+    If the waker's thread is about to wake a message when it is stopped, it wakes the message, which is then returned.
+    """
 
     async def run() -> _Stream:
         stream = _Stream("a", opens_within=0.0)

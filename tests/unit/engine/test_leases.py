@@ -285,7 +285,7 @@ class CountingStore(Passing):
 
 
 def test_body_longer_than_its_lease_keeps_its_slot() -> None:
-    """While it runs, nobody else gets its slot; after its end the slot is free at once, and nothing is renewed."""
+    """While a body runs, no other job gets its slot; after its end the slot is free at once, and nothing is renewed."""
     store, slots = CountingStore(), Concurrency("slots", 1, lease=2)
     limiter = Limiter(store)
     with limiter.hold(slots) as held:

@@ -62,7 +62,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_job_that_is_woken_on_its_way_back_keeps_its_position_and_nothing_else(process: Process) -> None:
-    """The job's message may be behind thousands of others in its queue: its units go to other jobs."""
+    """A woken job whose message is on its way back to the queue keeps its position, but its units go to other jobs."""
     process.deny("other")
     process.deny("one")
     assert process.waker.pass_on("one") == "one"
@@ -71,7 +71,10 @@ def test_a_job_that_is_woken_on_its_way_back_keeps_its_position_and_nothing_else
 
 
 def test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute(process: Process) -> None:
-    """After that its wakes are unknown, and its entry is removed. Jobs that were returned later are remembered."""
+    """
+    A minute after a job was returned, its wakes are unknown, and its entry is removed. Jobs that were returned later
+    are remembered.
+    """
     process.deny("other")
     process.deny("one")
     process.waker.pass_on("one")
@@ -97,7 +100,9 @@ def test_a_job_redelivered_to_the_same_process_is_not_forgotten(process: Process
 
 
 def test_a_process_that_passes_on_every_job_remembers_those_of_a_minute(process: Process) -> None:
-    """10 000 jobs, one every 30 ms, leave 2 000 ids in each of its tables, and not 10 000."""
+    """
+    After a process has returned 10 000 jobs, one every 30 ms, each of its tables has the 2 000 ids of the last minute.
+    """
     for number in range(10_000):
         process.now_us += MINUTE_US // 2_000
         process.deny(str(number))

@@ -53,7 +53,7 @@ class Fleet(Recording):
         return super()._decide(request, now_us)
 
     def left(self, limit: Limit = API, **which: Any) -> int:
-        """What another process would see."""
+        """Return the remaining units that another process would see."""
         return Limiter(self.inner).peek(limit, **which).remaining
 
 
@@ -79,7 +79,7 @@ def job(account: object = "a") -> Job:
 
 
 def held(limiter: Limiter) -> Any:
-    """The prefetched units."""
+    """Return the prefetched units."""
     return wiring_of(limiter).prefetcher._held
 
 
@@ -94,7 +94,7 @@ def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any)
 
 
 def spendable(limiter: Limiter, *limits: Limit, **which: Any) -> int:
-    """How many requests are granted without a call of the store, at most 100."""
+    """Return how many requests are granted without a call of the store, at most 100."""
     store: Any = wiring_of(limiter).stores.shared._store
     calls = len(store.asked)
     for number in range(100):
@@ -158,7 +158,7 @@ def test_prefetched_units_end_with_their_lease(limiter: Limiter, store: Fleet, c
 
 
 def test_a_process_with_few_requests_prefetches_nothing(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """One job in 0.25 s costs one unit and one request, as without a lease."""
+    """A process with one job in 0.25 s makes one request for one unit, as without a lease."""
     for number in range(1, 20):
         limiter.acquire(API)
         assert len(store.asked) == number
@@ -258,7 +258,7 @@ def test_several_limits_are_prefetched_together(limiter: Limiter, store: Fleet) 
 
 
 def test_slots_are_requested_beside_prefetched_units(limiter: Limiter, store: Fleet) -> None:
-    """A concurrency limit is decided as usual."""
+    """If a job has a limit with prefetch and a concurrency limit, its slot is requested as usual."""
     slots = Concurrency("db", 1, lease=30)
     fill(limiter)
     held = limiter.acquire(API, slots)
@@ -411,7 +411,7 @@ def test_invalid_calls_are_refused_despite_prefetched_units(limiter: Limiter) ->
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
-    """The error is raised at once, with the limit's name and what would be right."""
+    """Invalid options of prefetch raise at once, with the limit's name and what would be right."""
     with pytest.raises(ConfigurationError, match=f"limit 'api': .*{message}"):
         TokenBucket("api", "1000/s", **{"burst": 1000, **options})
 
@@ -419,13 +419,16 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize("option", ["prefetch", "prefetch_for"])
 @pytest.mark.parametrize("algorithm", [LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency])
 def test_other_algorithms_have_no_leases(algorithm: Callable[..., Limit], option: str) -> None:
-    """The error names the algorithm that has them."""
+    """The error for `prefetch=` of another algorithm names the algorithm that has it."""
     with pytest.raises(ConfigurationError, match="takes no prefetch=: that is for TokenBucket"):
         algorithm("api", 8 if algorithm is Concurrency else "1000/s", **{option: 2})
 
 
 def test_a_lease_is_no_part_of_the_definition() -> None:
-    """Processes with a lease and without share one budget; two limits are equal only if their leases are, too."""
+    """
+    Processes with prefetch and without share one count; two limits are equal only if their options of prefetch are,
+    too.
+    """
     same = TokenBucket("api", "1000/s", burst=1000, prefetch=16, prefetch_for=timedelta(milliseconds=250))
     without = TokenBucket("api", "1000/s", burst=1000)
     assert (same, hash(same), repr(same)) == (API, hash(API), repr(API))

@@ -112,13 +112,13 @@ def test_without_a_date_the_local_clock_is_used() -> None:
 
 @pytest.mark.parametrize("response", [None, 7, "429", object(), Response(None), Response([9]), {}])
 def test_other_objects_have_no_retry_time(response: Any) -> None:
-    """The default applies, as for a response without such a header."""
+    """For an object that is not a response, the default applies, as for a response without such a header."""
     assert RateLimited.from_response(response).retry_after == 30.0
     assert RateLimited.from_response(response, default=5).retry_after == 5.0
 
 
 def test_caller_sets_cap_and_default() -> None:
-    """A longer cap may be given, up to the longest possible pause."""
+    """A caller can set the default and the cap, up to the longest possible pause."""
     day, ever = Response({"Retry-After": "86400"}), Response({"Retry-After": "1e300"})
     assert RateLimited.from_response(day, longest=10).retry_after == 10.0
     assert RateLimited.from_response(day, longest=10**6).retry_after == 86_400.0
@@ -128,7 +128,7 @@ def test_caller_sets_cap_and_default() -> None:
 
 @pytest.mark.parametrize("retry_after", [-1, float("nan"), float("inf"), "30", None, True, EPOCH, 10**300])
 def test_invalid_retry_after_is_refused(retry_after: Any) -> None:
-    """The message names the value, and how to read a response."""
+    """The error for an invalid `retry_after` names the value, and how to read a response."""
     with pytest.raises(ConfigurationError, match=r"from 0 to 366 days.*not .*RateLimited.from_response\(response\)"):
         RateLimited(retry_after)
 

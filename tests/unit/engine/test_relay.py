@@ -37,7 +37,7 @@ class TwoProcesses:
         return self.there.acquire(*limits, job=Job(id=id), delivery=wait)
 
     def keep(self, id: str) -> None:
-        """The job's framework has the job, and the waker may start it."""
+        """Pass the note of a job to the waker, which may start the job from now on."""
         note = self.relays[id].kept
         assert note is not None
         read_note(self.waker, json.loads(json.dumps(note)), id)
@@ -65,6 +65,7 @@ def processes(redis_url: str) -> Any:
 
 @pytest.mark.parametrize("limits", [[SLOT], [SLOT, RATE], [RATE, SLOT]])
 def test_a_released_slot_wakes_the_jobs_in_their_order(processes: TwoProcesses, limits: list[Any]) -> None:
+    """A release wakes the first job in its relay's waker, and the next release wakes the second."""
     held = processes.there.acquire(SLOT)
     for id in "ab":
         assert not processes.decide(id, *limits).allowed
@@ -80,7 +81,10 @@ def test_a_released_slot_wakes_the_jobs_in_their_order(processes: TwoProcesses, 
 
 
 def test_a_job_that_is_woken_before_its_note_arrives_keeps_its_position(processes: TwoProcesses) -> None:
-    """The waker does not know it yet, and lets others go first. With the note, the job is ahead of later ones."""
+    """
+    If the waker gets a wake before the job's note, it wakes the next job. With the note, the job is ahead of later
+    ones.
+    """
     held = processes.there.acquire(SLOT)
     for id in "ab":
         assert not processes.decide(id, SLOT).allowed
@@ -102,7 +106,7 @@ def test_a_job_that_is_woken_before_its_note_arrives_keeps_its_position(processe
 
 
 def test_a_job_whose_wait_ends_leaves_its_lists(processes: TwoProcesses) -> None:
-    """Otherwise other jobs would wait for this job."""
+    """A job whose `max_wait` is over leaves its waitlists, so that no job waits for it."""
     processes.there.acquire(HOURLY)
     assert not processes.decide("a", HOURLY, max_wait=0.0).allowed
     assert processes.relays["a"].kept is None
@@ -120,6 +124,7 @@ def test_a_job_that_is_held_elsewhere_is_in_no_note(processes: TwoProcesses) -> 
 
 
 def test_relay_requests_with_the_owner_of_the_waker(processes: TwoProcesses) -> None:
+    """A relay sends requests with the waker's owner and free threads, and with the job's `max_wait`."""
     relay = processes.there.make_relay("owner", 3, processes.notes.append)
     requester, attempt = relay.begin_request("a", ["bucket"], Caller.JOB, lambda _: 5)
     assert (requester.job, requester.owner, requester.free, requester.max_wait_us) == ("a", "owner", 3, 5)
@@ -137,7 +142,7 @@ GOOD = {"v": 1, "id": "a", "units": [["b", "t", 1, [1, 2, 3], 4, False]], "kept"
     ],
 )  # fmt: skip
 def test_a_note_that_no_relay_wrote_is_an_error(processes: TwoProcesses, change: dict[str, Any]) -> None:
-    """The error names the reason, and the waker does not change."""
+    """The error for a note of another format names the reason, and the waker does not change."""
     with pytest.raises(ConfigurationError, match="note to the waker"):
         read_note(processes.waker, {**GOOD, **change}, "a")
     assert len(processes.waker) == 0

@@ -24,7 +24,7 @@ LIMITS = [
 
 
 def _grants(limiter: Limiter, limit: Limit, clock: FakeClock, seconds: int) -> int:
-    """How many of ten requests a second are granted."""
+    """Return how many of ten requests a second are granted."""
     granted = 0
     for _ in range(seconds * 10):
         clock.advance(0.1)
@@ -34,6 +34,7 @@ def _grants(limiter: Limiter, limit: Limit, clock: FakeClock, seconds: int) -> i
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 def test_no_more_are_granted_than_the_partner_has_left(limit: Limit) -> None:
+    """Until the partner's reset, jobs get about the units that its response reports; afterwards, the limit's rate."""
     clock = FakeClock(1_800_000_000_000_000)
     limiter = Limiter(MemoryStore(clock_us=clock))
     running = Running(limiter, limiter.acquire(limit, job=Job()))
@@ -59,7 +60,9 @@ def test_no_response_makes_a_limit_faster(response: dict[str, Any]) -> None:
 
 
 def test_a_429_response_denies_until_its_retry_after() -> None:
-    """The body need not raise `RateLimited`."""
+    """
+    A response with status 429 pauses the limit until its Retry-After, even if the body does not raise `RateLimited`.
+    """
 
     class Response:
         status_code, headers = 429, {"Retry-After": "20"}

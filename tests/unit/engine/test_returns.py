@@ -80,7 +80,7 @@ A = Job(kwargs={"workflow": "a"})
 
 
 def free(store: Stalled) -> int:
-    """The free slots, as seen by a limiter without a circuit breaker that would answer for the store."""
+    """Return the free slots, as seen by a limiter without a circuit breaker that would answer for the store."""
     return Limiter(store.inner).peek(SLOTS, cost=0).remaining
 
 
@@ -88,7 +88,7 @@ def free(store: Stalled) -> int:
     "error", [StoreUnavailable("no answer", part=None), StoreUnavailable("no answer"), RuntimeError("of a store's own")]
 )
 def test_a_grant_whose_answer_was_lost_is_returned(store: Stalled, limiter: Limiter, error: Exception) -> None:
-    """The store granted the slot, and the answer was lost: it is free once the store answers, not 600 s later."""
+    """If the store granted a slot and the reply was lost, the slot is free once the store replies, not 600 s later."""
     store.is_stalled, store.error = True, error
     with suppress(RuntimeError):
         assert not limiter.acquire(SLOTS, job=Job(id="1"))
@@ -109,7 +109,10 @@ def test_a_grant_to_an_interrupted_caller_is_returned(store: Stalled, limiter: L
 def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
     store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, scope: Any
 ) -> None:
-    """The job was woken, and granted shortly before its unit is free: a time limit expires while it waits for that."""
+    """
+    A woken job that is granted shortly before its unit is free waits for it: a time limit that expires in this wait
+    leaves no slot.
+    """
     slots, rate = Concurrency("scoped", 2, lease=600, scope=scope), TokenBucket("rate", "4/s", burst=1)
     job, late = Job(id="1"), Delivery(lateness=0.25)
     assert limiter.acquire(rate)
@@ -132,7 +135,10 @@ def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
 
 
 def test_a_job_that_waited_does_not_run_on_a_slot_that_was_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job's next request is a new attempt: the store does not repeat a grant whose slot another job may have."""
+    """
+    After a slot was returned, the job's next request is a new attempt: the store does not repeat a grant whose slot
+    another job may have.
+    """
     store, one, job = MemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
 
     def lost(*args: Any, **options: Any) -> Answer:
@@ -153,7 +159,10 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_returned(monkeypatch:
 
 
 def test_a_job_that_runs_without_the_store_leaves_the_waitlist(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The body may take hours. When the store is back and wakes the job, another job is woken in its place."""
+    """
+    If a job runs without the store, which wakes it when it is back, another job is woken in its place: the body may
+    take hours.
+    """
     store, limit = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open")
 
     def away(*args: Any, **options: Any) -> Any:
@@ -178,7 +187,7 @@ def test_a_job_that_runs_without_the_store_leaves_the_waitlist(monkeypatch: pyte
 
 
 def test_a_lost_grant_is_not_repeated_to_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer was lost, and the job ran without the store. When it runs again, it is charged again."""
+    """If a reply was lost and the job ran without the store, its next run is charged again."""
     store, limit, job = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open"), Job(id="one")
 
     def lost(*args: Any, **options: Any) -> Answer:
@@ -197,7 +206,7 @@ def test_a_lost_grant_is_not_repeated_to_a_later_run(monkeypatch: pytest.MonkeyP
 
 
 def test_a_batch_without_an_answer_holds_no_slot(store: Stalled) -> None:
-    """Tasks of an event loop send one batch: whatever each of them may have taken is returned."""
+    """If the batch of an event loop gets no reply, whatever each of its tasks may have taken is returned."""
 
     async def main() -> None:
         async with AsyncLimiter(store) as limiter:
@@ -251,7 +260,7 @@ def test_requests_without_slots_return_nothing(store: Stalled, limiter: Limiter)
 
 
 def test_closing_tries_once_more(store: Stalled, limiter: Limiter) -> None:
-    """Owed slots do not wait for a thread that ends with the process."""
+    """Closing a limiter tries to return owed slots, because its thread ends with the process."""
     store.is_stalled = True
     limiter.acquire(SLOTS)
     store.is_stalled = False
@@ -282,7 +291,7 @@ def test_an_unavailable_bucket_does_not_block_other_returns(monkeypatch: pytest.
 
 
 def test_owed_slots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest are left to their leases. Units of a rate are never owed."""
+    """If too many slots are owed, the oldest are left to their leases. Units of a rate are never owed."""
     monkeypatch.setattr("throttlekit.stores.returns._MOST", 3)
     returns = Returns(lambda slots: None)
     returns.owe([correction(str(number)) for number in range(9)], after=60)
@@ -328,7 +337,10 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
 
 
 def test_slot_of_a_finished_workflow_is_returned_once_the_store_answers(store: Stalled, limiter: Limiter) -> None:
-    """`done` was called while the store gave no answer, which no job notices; also in the body of the last job."""
+    """
+    If `done` is called while the store gives no reply, the slot is returned later, and no job notices; also in the body
+    of the last job.
+    """
     for finish in (lambda: limiter.done(WORKFLOWS, "a"), lambda: held.done(WORKFLOWS)):
         with limiter.hold(WORKFLOWS, job=A) as held:
             store.is_stalled = True
@@ -340,7 +352,9 @@ def test_slot_of_a_finished_workflow_is_returned_once_the_store_answers(store: S
 
 
 def test_slot_of_a_workflow_is_not_returned_for_a_lost_answer(store: Stalled, limiter: Limiter) -> None:
-    """Other jobs of the workflow hold it: it is returned neither for a job's request nor for its end."""
+    """
+    The slot of a workflow is returned neither after a lost reply to a job's request nor to its end: other jobs hold it.
+    """
     first = limiter.acquire(WORKFLOWS, job=A)
     store.is_stalled = True
     assert not limiter.acquire(WORKFLOWS, job=A).allowed

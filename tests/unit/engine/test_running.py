@@ -45,7 +45,7 @@ def limiter() -> Limiter:
 
 
 def test_outside_a_job_there_is_no_decision_and_settle_does_nothing() -> None:
-    """Scripts and tests can call a body directly."""
+    """Outside a job there is no decision, and `settle` does nothing: scripts and tests can call a body directly."""
     assert current().decision is None
     current().settle(5)
     assert current().decision is None
@@ -53,13 +53,13 @@ def test_outside_a_job_there_is_no_decision_and_settle_does_nothing() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, True, 1.5, "5", None])
 def test_invalid_cost_is_refused_everywhere(wrong: object) -> None:
-    """Code outside a job is checked too: a test of the body shows the mistake."""
+    """An invalid cost raises outside a job too, so that a test of the body shows the mistake."""
     with pytest.raises(ConfigurationError, match="whole number"):
         current().settle(wrong)  # type: ignore[arg-type]
 
 
 def test_settle_takes_the_total_each_time(limiter: Limiter) -> None:
-    """60 were charged; 10, then 30, then 20 are the actual cost: 80 are left."""
+    """After a charge of 60, settlements of 10, 30 and 20 leave 80 of 100 units: each is the total."""
     begin(limiter, limiter.acquire(TOKENS, CALLS, job=JOB))
     try:
         for actual, left in ((10, 90), (30, 70), (20, 80)):
@@ -98,7 +98,10 @@ def test_a_store_that_fails_does_not_fail_the_body(
 
 
 def test_a_lost_answer_returns_nothing_twice() -> None:
-    """The store corrected, but its answer was lost: of 100, 60 and 20 were charged, 2 is right, and 38 are left."""
+    """
+    If the reply to a settlement is lost, the next one returns nothing twice: of 100, 60 and 20 were charged, 2 is
+    right, and 38 are left.
+    """
 
     class Lost(MemoryStore):
         lost = True
@@ -170,7 +173,7 @@ def test_a_receipt_settles_in_another_process(limiter: Limiter) -> None:
 
 
 def test_a_receipt_is_read_on_demand(limiter: Limiter) -> None:
-    """Most bodies do not use it, and pay nothing for it."""
+    """A receipt is read when the body uses it, because most bodies do not."""
     sent = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, job=JOB))))
     begin_from_receipt(limiter, sent)
     try:
@@ -195,7 +198,7 @@ def test_receipts_of_temporary_limits_are_not_cached(limiter: Limiter) -> None:
 
 
 def test_an_unreadable_receipt_raises_on_use(limiter: Limiter) -> None:
-    """A body that does not use it runs."""
+    """An unreadable receipt raises when it is used; a body that does not use it runs."""
     sent: dict[str, list[dict[str, Any]]] = {"charged": [{"limit": {}}]}
     begin_from_receipt(limiter, sent)
     try:
@@ -242,7 +245,7 @@ def test_a_receipt_has_the_time_of_each_charge() -> None:
 
 @pytest.mark.parametrize("forged", [{}, [], None, {"charged": []}, {"charged": [{"limit": {}}]}, {"charged": [7]}])
 def test_an_invalid_receipt_is_refused(forged: object) -> None:
-    """The data of another release or of an attacker is not guessed at."""
+    """A receipt of another release or of an attacker raises."""
     with pytest.raises(ConfigurationError):
         decision_from_receipt(forged)  # type: ignore[arg-type]
 
@@ -260,7 +263,7 @@ def test_an_invalid_receipt_is_refused(forged: object) -> None:
     ],
 )
 def test_a_receipt_reaches_only_the_keys_of_its_limits(limiter: Limiter, field: str, forged: object) -> None:
-    """A forged receipt reaches nothing else in the store, and no other definition's count."""
+    """A forged receipt reaches no other data in the store, and no other definition's count."""
     sent = receipt(limiter.acquire(TOKENS, job=JOB))
     sent["charged"][0][field] = forged
     with pytest.raises(ConfigurationError, match="receipt"):
@@ -294,7 +297,10 @@ class _Bodies:
     ],
 )
 def test_a_plugin_is_notified_of_start_and_end_of_a_body(error: BaseException | None, outcome: str) -> None:
-    """Both events have the job and its decision, and occur once, however often the end is reported."""
+    """
+    The events of a body's start and end have the job and its decision, and occur once, however often the end is
+    reported.
+    """
     plugin = _Bodies()
     limiter = Limiter(plugins=[plugin])
     decision = limiter.acquire(CALLS, job=JOB)
@@ -333,7 +339,10 @@ def test_an_adapter_reports_the_start_of_a_body_later() -> None:
 
 
 def test_a_receipt_has_the_wait_of_its_job() -> None:
-    """For how long, how often it was denied, and for which limit; nothing of a job that was not denied."""
+    """
+    A receipt has how long its job waited, how often it was denied, and for which limit; nothing for a job that was not
+    denied.
+    """
     clock = FakeClock()
     limiter, slow, day = Limiter(MemoryStore(clock_us=clock)), TokenBucket("slow", "1/s", burst=1), CALLS
     assert "waited" not in receipt(limiter.acquire(day, slow, job=JOB))

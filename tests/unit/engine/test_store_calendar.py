@@ -43,7 +43,7 @@ class Server(MemoryStore):
 
 @contextmanager
 def clock(at_ns: int) -> Iterator[None]:
-    """A worker whose clock shows *at_ns*."""
+    """Set the clock of this worker to *at_ns*."""
     with mock.patch.object(time, "time_ns", return_value=at_ns):
         yield
 
@@ -58,7 +58,7 @@ def grants(limiter: Limiter, limit: FixedWindow, times: int = 150) -> int:
 
 @pytest.mark.parametrize("wrong_ns", [EPOCH_NS, 4_000_000_000 * 10**9], ids=["at the epoch", "in 2096"])
 def test_worker_with_a_wrong_clock_counts_the_same_day(wrong_ns: int) -> None:
-    """100 a day in London are 100, even if one worker has a wrong clock, for which the day began an hour early."""
+    """A limit of 100 a day in London admits 100, even if the day began an hour early by one worker's wrong clock."""
     server = Server()
     with clock(clock_ns(NOON)):
         assert grants(Limiter(server), DAILY) == 100
@@ -71,7 +71,7 @@ def test_worker_with_a_wrong_clock_counts_the_same_day(wrong_ns: int) -> None:
 
 
 def test_event_loop_with_a_wrong_clock_counts_the_same_day() -> None:
-    """The same holds for the tasks of an event loop, in one batch or several."""
+    """Tasks of an event loop with a wrong clock count the same day, in one batch or several."""
     server = Server()
     with clock(clock_ns(NOON)):
         assert grants(Limiter(server), DAILY) == 100
@@ -98,7 +98,7 @@ def test_settling_with_a_wrong_clock_keeps_the_day() -> None:
 
 
 def test_time_of_the_store_is_requested_once() -> None:
-    """There is one peek, for the first limit with a zone; none for other limits, and none if the zone is UTC."""
+    """The first limit with a zone causes one peek; other limits, and limits in UTC, cause none."""
     server = Server()
     limiter = Limiter(server)
     for limit in (TokenBucket("bucket", "1/s"), FixedWindow("utc", "9/d"), FixedWindow("also", "9/d", tz="UTC")):
@@ -111,7 +111,9 @@ def test_time_of_the_store_is_requested_once() -> None:
 
 
 def test_missing_time_of_the_store_is_an_outage() -> None:
-    """The limit's on_store_failure decides, as for any request without an answer."""
+    """
+    If the store does not return its time, the limit's on_store_failure decides, as for any request without a reply.
+    """
     server = Server()
     server.down = True
     assert not Limiter(server).acquire(DAILY)

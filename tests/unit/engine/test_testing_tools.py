@@ -66,7 +66,7 @@ def test_the_limiter_is_restored_afterwards() -> None:
 
 
 def test_failed_assertion_says_what_was_decided() -> None:
-    """The message also says which job and limit were expected."""
+    """The message of a failed assertion has the decisions, and the job and limit that were expected."""
     with denying() as seen:
         seen.limiter.acquire(LIMIT, job=JOB)
         with pytest.raises(AssertionError, match=r"no job 'call' was allowed under 'partner'; .* call exhausted"):
@@ -110,7 +110,7 @@ def test_time_is_set_by_the_test(throttlekit_limiter, throttlekit_clock):
 
 
 def test_the_fixtures_cost_nothing_until_they_are_used(tmp_path: Path) -> None:
-    """A project's tests find them, and import throttlekit only when one is used."""
+    """pytest finds the fixtures, but imports throttlekit only when a test uses one."""
     (tmp_path / "test_mine.py").write_text(_TESTS)
     mine = ["-p", "throttlekit_pytest", "-p", "no:cacheprovider"]
     ran = subprocess.run(

@@ -80,7 +80,7 @@ def bench() -> Iterator[Bench]:
     ("rate", "owners", "seconds"), [("50/s", 1, 0.5), ("1/s", 10, 5), ("1/s", 100, 30), ("1/h", 1, 60)]
 )
 def test_a_process_looks_at_the_waitlists_of_its_jobs(rate: str, owners: int, seconds: float) -> None:
-    """With many processes each looks less often, but at least once a minute: it is not notified of every change."""
+    """With many processes each polls less often, but at least once a minute: it is not notified of every change."""
     limit, room = TokenBucket("partner", rate, burst=1), Room[str]()
     unit = StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(1))
     room.hold("one", "item", unit, "e", 0)
@@ -92,7 +92,10 @@ def test_a_process_looks_at_the_waitlists_of_its_jobs(rate: str, owners: int, se
 
 
 def test_the_first_job_of_each_waitlist_requests_after_a_rule_change() -> None:
-    """A look uses the limit as it was declared: only a request shows the current rate to the store."""
+    """
+    After a rule change the first job requests, because a poll uses the declared limit: only a request shows the store
+    the current rate.
+    """
     room = Room[str]()
     for id in ("one", "two"):
         room.hold(id, id, UNIT, "e", 0)
@@ -106,7 +109,7 @@ def test_the_first_job_of_each_waitlist_requests_after_a_rule_change() -> None:
 
 @pytest.mark.parametrize("epoch", ["", "another"])
 def test_all_jobs_request_again_after_their_waitlist_was_lost(epoch: str) -> None:
-    """The store has lost its state. A look names eight of the jobs: the others must not wait for the next looks."""
+    """If the store has lost its state, all jobs request again at once, although a poll names only eight of them."""
     room, ids = Room[str](), [str(number) for number in range(20)]
     for id in ids:
         room.hold(id, id, UNIT, "e", 0)
@@ -129,7 +132,7 @@ def test_a_job_is_started_early(unit: StoreClaim, ahead_us: int, at_us: int) -> 
 
 
 def test_a_job_that_no_longer_exists_leaves_its_waitlist(bench: Bench) -> None:
-    """The job leaves even if it was the only one of this process."""
+    """A job that no longer exists leaves its waitlist, even if it was the only one of this process."""
     bench.start = lambda *_: False
     bench.wait("one")
     bench.wake("one")
@@ -139,7 +142,9 @@ def test_a_job_that_no_longer_exists_leaves_its_waitlist(bench: Bench) -> None:
 
 @pytest.mark.parametrize("roams", [False, True])
 def test_a_job_that_any_process_may_take_is_kept_whoever_owns_it(roams: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule delays it in a process that does not know whether it is on a waitlist, and which process is its owner."""
+    """
+    A rule delays a job in a process that knows neither its owner nor whether it is on a waitlist: the job is kept.
+    """
     store, kept = Store(), list[tuple[str, bool]]()
     monkeypatch.setattr(store, "forget", lambda claims, ids, owner, *, keep: kept.append((owner, keep)))
     waker: Waker[str] = Waker(store, lambda: 1, lambda *_: None, roams=roams)
@@ -187,7 +192,7 @@ def test_an_error_stops_neither_the_thread_nor_the_job(bench: Bench, caplog: pyt
 
 
 def test_a_second_copy_of_a_message_returns_the_first_one(bench: Bench) -> None:
-    """The framework has both copies, and the waker holds only one of them."""
+    """If the framework has two copies of a message, the waker holds the second and returns the first."""
     bench.wait("one", "first copy")
     assert bench.returned == []
     bench.wait("one", "second copy")
@@ -196,7 +201,10 @@ def test_a_second_copy_of_a_message_returns_the_first_one(bench: Bench) -> None:
 
 
 def test_a_second_copy_on_no_waitlist_returns_the_first_one(bench: Bench) -> None:
-    """The store was unavailable for the second one, or it could not be started while the first one was held."""
+    """
+    The first copy is also returned if the second one is on no waitlist: the store was unavailable, or it could not be
+    started.
+    """
     bench.wait("one", "first copy")
     bench.wait("other")
     bench.waker.hold("one", "second copy", 1_000)
@@ -217,7 +225,7 @@ def test_a_second_copy_on_no_waitlist_returns_the_first_one(bench: Bench) -> Non
 
 
 def test_a_job_denied_after_closing_is_returned(bench: Bench) -> None:
-    """No thread would wake it any more, whether a store denied it or something else delays it."""
+    """A job that is denied after the waker was closed is returned, because no thread would wake it."""
     bench.wait("one")
     assert bench.waker.close() == ["one"]
     assert bench.store.unlistened == [bench.waker.owner]
@@ -228,7 +236,7 @@ def test_a_job_denied_after_closing_is_returned(bench: Bench) -> None:
 
 
 def test_listening_is_retried_if_the_store_is_unavailable_at_first(bench: Bench) -> None:
-    """The store of a cluster first looks up its nodes. In the meantime, jobs that wait for a delay are started."""
+    """The store of a cluster first looks up its nodes. Until it can listen, jobs that wait for a delay are started."""
     listen, fails = bench.store.listen, [True]
 
     def fail(*given: Any) -> Callable[[], None]:
@@ -244,7 +252,7 @@ def test_listening_is_retried_if_the_store_is_unavailable_at_first(bench: Bench)
 
 
 def test_a_job_on_no_waitlist_is_started_after_its_delay(bench: Bench) -> None:
-    """Something other than a limit delays it: an operator's pause, or an unavailable store."""
+    """A job that an operator's pause or an unavailable store delays is started after its delay."""
     bench.waker.hold("one", "one", 1_000, Waited(2_000_000, 3, 0))
     wait_until(lambda: bench.started == ["one"], description="the job is started")
     requester, _ = bench.decide("one")
@@ -252,13 +260,16 @@ def test_a_job_on_no_waitlist_is_started_after_its_delay(bench: Bench) -> None:
 
 
 def test_a_job_past_its_max_wait_is_started_without_a_wake(bench: Bench) -> None:
-    """The answer to its request then says that its time is over."""
+    """A job whose `max_wait` is over is started, and the reply to its request says that its time is over."""
     bench.wait("one", ends_in_us=1_000)
     wait_until(lambda: bench.started == ["one"], description="the job is started")
 
 
 def test_a_request_without_an_answer_is_repeated_as_the_same_attempt(bench: Bench) -> None:
-    """The store may have granted it. The process also looks: the answer may have contained wakes of its other jobs."""
+    """
+    A request without a reply is repeated as the same attempt, because the store may have granted it. The process also
+    polls: the reply may have contained wakes of its other jobs.
+    """
     bench.wait("other")
     _, attempt = bench.decide("one")
     bench.waker.record_no_answer("one", [UNIT], attempt)

@@ -56,12 +56,12 @@ def test_frame_is_what_redis_py_would_send(
 
 
 def test_any_command_is_what_redis_py_would_send() -> None:
-    """Text of any script, and numbers."""
+    """A command with any text and numbers has exactly the bytes that redis-py would send."""
     assert command("DEL", "tk1:{ü}", 12) == b"".join(Connection().pack_command("DEL", "tk1:{ü}", 12))
 
 
 def test_a_grant_at_once() -> None:
-    """The reply has the use of each claim; it is read faster than other replies."""
+    """The reply to a grant has the use of each claim; it is read faster than other replies."""
     answer = answer_of(b"0 0 10 10;3 4 5 6;;;;")
     assert (answer.allowed, answer.claim, answer.now_us, answer.retry_us) == (True, 0, 10, 10)
     assert [tuple(use or ()) for use in answer.uses] == [(3, 4), (5, 6)]
@@ -69,7 +69,10 @@ def test_a_grant_at_once() -> None:
 
 
 def test_a_denial_of_a_job() -> None:
-    """The reply has the binding claim, where and how long the job waits, its owner's wakes, and the next looks."""
+    """
+    The reply to a denial has the binding claim, where and how long the job waits, its owner's wakes, and the next
+    polls.
+    """
     answer = answer_of([b"2 1 10 30;3 4 5 6;1 ab 12;0 250000;7 2 1;0 5", "id ü".encode()])
     assert (answer.reason, answer.claim, answer.now_us, answer.retry_us) == (Reason.IN_LINE, 1, 10, 30)
     assert answer.kept == Kept(1, "ab", 12)
@@ -82,6 +85,6 @@ def test_a_denial_of_a_job() -> None:
     [None, 5, b"", b"1 2", b"9 0 10 11;3 4;;;;", b"0 0 10;3 4;;;;", b"0 0 10 10;x;;;;", [b"1 0 1 2;3 4;;;;0 5"]],
 )
 def test_invalid_reply_is_an_error(reply: object) -> None:
-    """The error names the reply."""
+    """The error for an invalid reply names the reply."""
     with pytest.raises(ValueError, match="not a reply of the script"):
         answer_of(reply)

@@ -83,7 +83,7 @@ def test_each_decision_is_counted_by_limit_and_reason(fleet: _Fleet, limiter: Li
 
 
 def test_429s_are_reported_for_limits_of_the_fleet(fleet: _Fleet, limiter: Limiter) -> None:
-    """429s are reported once, beside the report; not for a limit of this process, and for at most 100 limits."""
+    """A 429 is reported once, beside the report; not for a limit of this process, and for at most 100 limits."""
     assert limiter.fleet is not None
     limiter.acquire(API)
     limiter.fleet.count_429(TokenBucket("own", "1/s", scope="process"))
@@ -98,7 +98,7 @@ def test_429s_are_reported_for_limits_of_the_fleet(fleet: _Fleet, limiter: Limit
 
 
 def test_threads_lose_no_count(fleet: _Fleet, limiter: Limiter) -> None:
-    """Counts are exact."""
+    """If many threads count at once, every count is exact."""
     wide = TokenBucket("wide", "1000000/s", burst=1_000_000)
 
     def request() -> None:
@@ -151,7 +151,10 @@ def test_jobs_are_reported_by_id_only(fleet: _Fleet, limiter: Limiter) -> None:
 
 
 def test_report_without_an_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None:
-    """A report that may have been counted is not sent again; the next report has what is new by then."""
+    """
+    A report that gets no reply is not sent again, because it may have been counted; the next report has what is new by
+    then.
+    """
     counter = limiter.fleet.activity
     assert counter is not None
     counter._store = fleet
@@ -166,7 +169,7 @@ def test_report_without_an_answer_is_dropped(fleet: _Fleet, limiter: Limiter) ->
 
 
 def test_a_definition_is_reported_again_until_there_is_an_answer(fleet: _Fleet, limiter: Limiter) -> None:
-    """A limit that no later job uses is known too: the counts of its only report are lost, but not its row."""
+    """A definition whose only report got no reply is reported again: its counts are lost, but the limit is listed."""
     counter = limiter.fleet.activity
     assert counter is not None
     counter._store = fleet
@@ -230,7 +233,7 @@ S = 1_000_000
 def _read(
     *record: bytes | None, waiting: int = 0, woken: int = 0, owners: int = 0, first: list[bytes], some: list[bytes]
 ) -> ListNow:
-    """What is read from a waitlist at second 100."""
+    """Return what is read from a waitlist at second 100."""
     known = [*record, None, None, None][:3]
     return list_from(iter([known, waiting, woken, owners, first, some]), 100 * S, 1_000_000_000)
 
@@ -246,12 +249,12 @@ def _read(
     ids=["none", "now", "over", "of a later clock"],
 )
 def test_stored_pause_is_read(until: bytes | None, begun: bytes | None, expected: float | None) -> None:
-    """The result is for how much longer no job is granted."""
+    """Reading a stored pause gives the time for which no job is granted."""
     assert _read(until, begun, first=[], some=[]) == (0, 0, (), expected, None)
 
 
 def test_stored_jobs_are_read() -> None:
-    """The result has the numbers of waiting and woken jobs, of their owners, and some ids in order."""
+    """Reading a waitlist gives the numbers of waiting and woken jobs, of their owners, and some ids in order."""
     place = b"15" + b"0" * 28
     some = [b"oa|" + place + b"|one", b"ob|" + place + b"|x|y", b"wb|" + b"0" * 16 + b"|three"]
     found = _read(waiting=7, woken=2, owners=2, first=[b"h" + place + b"b|x|y"], some=some)
@@ -277,7 +280,10 @@ def test_stored_jobs_are_read() -> None:
     ],
 )
 def test_stored_slowdown_is_read(slow: Slowdown, expected: tuple[float, str, float] | None) -> None:
-    """The result has the pace, its cause and the remaining time, for a limit of one a second; and the waiting jobs."""
+    """
+    For a limit of one a second, reading a slow-down gives the pace, its cause and the remaining time; and the waiting
+    jobs.
+    """
     found = _read(None, None, " ".join(map(str, slow)).encode(), waiting=7, owners=1, first=[], some=[])
     assert found[:4] == (7, 1, (), None)
     if found.slowed is None or expected is None:
@@ -288,7 +294,7 @@ def test_stored_slowdown_is_read(slow: Slowdown, expected: tuple[float, str, flo
 
 
 def test_a_slowdown_of_another_release_hides_no_job() -> None:
-    """An unreadable slow-down is left out."""
+    """A slow-down that cannot be read is left out, and the waiting jobs are shown."""
     for slow in (b"1 2 3", b"x" + b" x" * 10, b"1" + b" 1" * 30):
         assert _read(None, None, slow, waiting=7, owners=1, first=[], some=[]) == (7, 1, (), None, None)
 

@@ -54,14 +54,14 @@ def test_the_last_minute_gives_the_time_until_no_job_waits(
 
 
 def test_no_outlook_without_data() -> None:
-    """No job waits, or no process reported in the last minute."""
+    """There is no outlook if no job waits, or if no process reported in the last minute."""
     assert outlook_of(_known(), [_key(waiting=0)]) is None
     assert outlook_of(_known(), []) is None
     assert outlook_of(_known(Minute(is_known=False)), [_key()]) is None
 
 
 def test_a_limit_with_room_is_not_the_bottleneck() -> None:
-    """Jobs have waited for a minute, units are free, and fewer are granted than the rate allows."""
+    """A limit has room if jobs have waited for a minute, units are free, and fewer are granted than the rate allows."""
     idle = Minute(allowed=60, units=60, arrived=60)
 
     def has_room(key: Key, minute: Minute = idle, limit: Limit = API, *, keyed: bool = False) -> bool:

@@ -44,7 +44,10 @@ def test_first_run_is_in_the_callers_thread(reporter: Reporter, task: _Task) -> 
 def test_reporter_runs_its_tasks_without_a_thread_if_none_can_be_started(
     task: _Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each decision then runs the tasks itself; no decision fails, and the thread starts once that is possible."""
+    """
+    If no thread can be started, each decision runs the tasks itself; no decision fails, and the thread starts once that
+    is possible.
+    """
     reporter = Reporter([task], every=60)
 
     def refuse(thread: threading.Thread) -> None:
@@ -62,7 +65,7 @@ def test_reporter_runs_its_tasks_without_a_thread_if_none_can_be_started(
 
 
 def test_a_second_start_does_nothing(task: _Task) -> None:
-    """Only the first decision of a process pays for the start."""
+    """A second start does nothing: only the first decision of a process pays for the start."""
     reporter = Reporter([task], every=60)
     for _ in range(3):
         reporter.ensure_started()
@@ -71,7 +74,7 @@ def test_a_second_start_does_nothing(task: _Task) -> None:
 
 
 def test_stop_runs_once_more_and_ends_the_thread(task: _Task) -> None:
-    """The last report of a process is sent; and the reporter can start again."""
+    """`stop` sends the last report of a process and ends the thread; the reporter can start again."""
     before = set(threading.enumerate())
     reporter = Reporter([task], every=60)
     reporter.stop()
