@@ -113,11 +113,11 @@ def decide(
     """
     early_us = early_us_of(claims, requester)
     looks = [_look(claim, state, now_us, requester, early_us) for claim, state in zip(claims, states, strict=True)]
-    waited, own = _waited(looks, now_us, requester), list[tuple[int, Wake]]()
+    waited, own = _find_wait(looks, now_us, requester), list[tuple[int, Wake]]()
     if requester.caller is not Caller.PEEK:
         for i, each in enumerate(looks):
             if _waits_for_late(each, now_us):
-                each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, requester, bell, own))
+                each.waitlist.wake(_wake_rules(each, now_us), now_us, _ring_of(i, requester, bell, own))
                 looks[i] = _look(claims[i], states[i], now_us, requester, early_us)
     reason, binding, retry_us, ahead = _verdict(looks, now_us, requester.caller, waited)
     if requester.caller is Caller.PEEK:
@@ -136,11 +136,11 @@ def decide(
         by = requester._replace(waited_us=waited.for_us, denials=waited.denials)
         kept = Kept(binding, _deny(looks, binding, now_us, by, epoch), ahead)
         if lateness_us(requester.owner):
-            comes = [_comes_us(each, requester, now_us, early_us) for each in looks]
+            comes = [_late_retry_us(each, requester, now_us, early_us) for each in looks]
             retry_us, kept = max(at_us for at_us, _ in comes), kept._replace(position=comes[binding][1])
             _keep_if_over(looks[binding], requester, now_us, retry_us)
     elif reason is not Reason.FULL:
-        retry_us = _spread(looks[binding], retry_us, now_us, requester.max_wait_us)
+        retry_us = _spread_retry(looks[binding], retry_us, now_us, requester.max_wait_us)
     granted = reason is Reason.ALLOWED
     more, looked = _wake_all(looks, now_us, requester, bell, requester.free + (0 if granted else 1), granted=granted)
     wakes = tuple(sorted((*own, *more), key=lambda each: each[0]))
@@ -148,7 +148,7 @@ def decide(
         reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions,
         waited=waited if waited.denials else None,
     )  # fmt: skip
-    return answer, [_stored(each) for each in looks]
+    return answer, [_state_to_store(each) for each in looks]
 
 
 def look(
@@ -179,7 +179,7 @@ def look(
     _, looked = _wake_all([found], now_us, Requester(Caller.JOB, owner=owner), bell, free)
     wakes = tuple(Wake(id, _in_us(at_us, now_us)) for at_us, id in waitlist.woken_of(owner))
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
-    return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _stored(found)
+    return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _state_to_store(found)
 
 
 def forget(
@@ -206,7 +206,7 @@ def forget(
         else:
             found.waitlist.forget(entry)
     _wake_all([found], now_us, _NOBODY, lambda name, _, wake: bell(name, number, wake), None)
-    return _stored(found)
+    return _state_to_store(found)
 
 
 def early_us_of(claims: Sequence[StoreClaim], requester: Requester) -> int:
@@ -292,7 +292,7 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
     return found._replace(known=taken, taken=taken, entry=None)
 
 
-def _waited(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waited:
+def _find_wait(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waited:
     """How the job has waited until now, as far as its process or one of its entries knows."""
     entries = [(i, each.entry) for i, each in enumerate(looks) if each.entry is not None]
     for_us = max((requester.waited_us, *(now_us - entry.since_us for _, entry in entries)))
@@ -310,7 +310,7 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Request
             continue
         turn_us = 0
         if _has_turn(each.entry) and each.ready(0) <= each.until_us:
-            counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
+            counts = bound.waitlist.pause.until_us <= now_us and _is_scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
         each.waitlist.keep(_position(each, now_us, requester, epoch), requester.owner, now_us + KEPT_US, turn_us)
     entry, waitlist = _position(bound, now_us, requester, epoch), bound.waitlist
@@ -324,7 +324,7 @@ def _in_us(at_us: int, now_us: int) -> int:
     return max(0, at_us - now_us) if at_us <= now_us + FUTURE_US else 0
 
 
-def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
+def _spread_retry(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
     """The retry time of a caller without a position: later than those of the callers that were denied before it."""
     waitlist, last_us = found.waitlist, retry_us + RETRY_SPREAD_US
     if waitlist.next_retry_us <= last_us:
@@ -334,7 +334,7 @@ def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) 
     return retry_us
 
 
-def _comes_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> tuple[int, int]:
+def _late_retry_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> tuple[int, int]:
     """When a job that its framework returns after a delay may pass, if all jobs ahead pass, and how many these are."""
     algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(requester.owner)
     entry = waitlist.entries.get(requester.job)
@@ -395,7 +395,7 @@ def _wake_all(
             waitlist.wake_workflow(workflow, now_us, ring)
         entry = waitlist.entries.get(requester.job) if requester.job else None
         waits = entry is not None and entry.state is State.WAITING
-        at_us = waitlist.wake(_rules(found, now_us), now_us, ring, waits=waits)
+        at_us = waitlist.wake(_wake_rules(found, now_us), now_us, ring, waits=waits)
         can_look = requester.owner and not lateness_us(requester.owner)
         in_us = waitlist.next_look(at_us, now_us, by_job=bool(requester.job)) if can_look else None
         if in_us is not None:
@@ -422,7 +422,7 @@ def _waits_for_late(found: _Found, now_us: int) -> bool:
     return owner is not None and lateness_us(owner.name) > 0
 
 
-def _rules(found: _Found, now_us: int) -> WakeRules:
+def _wake_rules(found: _Found, now_us: int) -> WakeRules:
     algorithm, waitlist = found.claim.algorithm.of_one(), found.waitlist
     pace = pace_of(waitlist.slow, algorithm.mark, 1, now_us)
 
@@ -449,7 +449,7 @@ def _workflow_of(claim: StoreClaim) -> str:
     return holder if is_workflow(holder) else ""
 
 
-def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
+def _is_scarcer(one: StoreClaim, other: StoreClaim) -> bool:
     """Whether *one* is scarcer. At equal rates, the names decide, so two limits never wait for each other."""
     return scarcity(one) < scarcity(other)
 
@@ -465,7 +465,7 @@ def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
     return tuple(each.claim.algorithm.use(each.taken, now_us) for each in looks)
 
 
-def _stored(found: _Found) -> Stored:
+def _state_to_store(found: _Found) -> Stored:
     """The state to store. An empty waitlist is stored only if it has a pause, a slow-down or a retry time."""
     waitlist = found.waitlist
     if waitlist.epoch and not waitlist.entries:

@@ -10,7 +10,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Charged", "Decision", "DecisionReason", "decision_of", "settled_of"]
+__all__ = ["Charged", "Decision", "DecisionReason", "charges_to_settle", "decision_of"]
 
 DecisionReason: TypeAlias = Literal[
     "allowed", "exhausted", "in line", "queue full", "paused", "store unavailable", "waited too long"
@@ -115,7 +115,7 @@ class Decision:
         headers: dict[str, str] = {}
         if self.reason != "store unavailable" and self.limit.period_us:
             reset, period = math.ceil(self.reset_after), math.ceil(self.limit.period_us / 1_000_000)
-            name = _quoted(self.limit.name)
+            name = _quote(self.limit.name)
             headers["RateLimit-Policy"] = f"{name};q={self.limit.amount};w={period}"
             headers["RateLimit"] = f"{name};r={self.remaining};t={reset if self.allowed else self._wait}"
             fields = {"Limit": self.limit.capacity, "Remaining": self.remaining, "Reset": reset}
@@ -163,13 +163,13 @@ def decision_of(
     return made  # type: ignore[no-any-return]
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """*name* as a string of RFC 9651, which is ASCII."""
     shown = "".join(each if " " <= each <= "~" else "?" for each in name)
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
+def charges_to_settle(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
     """
     Return the charges of the decision to settle: that of *limit*, if it is given.
 
@@ -177,11 +177,11 @@ def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
         ConfigurationError: The decision charged nothing, or not *limit*, or it is ambiguous which limit is meant.
     """
     charged = tuple(each for each in decision.charged if not each.holder)
-    if decision.allowed and decision.reason == "store unavailable":
-        uncharged = all(each.limit is not decision.limit for each in decision.charged)
-        if uncharged and limit is None:
+    without_store = decision.allowed and decision.reason == "store unavailable"
+    if without_store and all(each.limit is not decision.limit for each in decision.charged):
+        if limit is None:
             return tuple(each for each in charged if each.measured)
-        if uncharged and all(each.limit.name != limit.name for each in decision.charged if limit is not None):
+        if limit.name not in {each.limit.name for each in decision.charged}:
             return ()
     if decision.charged and not charged:
         raise ConfigurationError(

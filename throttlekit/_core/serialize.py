@@ -53,11 +53,11 @@ def plain(
         **({"show_key": True} if limit.show_key else {}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
         **limit.own_options(),
-        **({} if limit.declared is None else {"declared": _declared(limit.declared)}),
+        **({} if limit.declared is None else {"declared": _plain_declared(limit.declared)}),
     }
 
 
-def _declared(limit: Limit) -> dict[str, Any]:
+def _plain_declared(limit: Limit) -> dict[str, Any]:
     """The declared limit in a message, if live control has set the rate: only what differs from the limit."""
     return {"rate": [limit.amount, limit.period_us], **limit.own_options()}
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 __all__ = [
     "bucket_name", "bucket_of", "digest_of", "digest_of_key", "fleet_name", "granted_name", "held_since",
     "holder_name", "is_bucket_of", "is_encodable", "is_waitlist", "is_workflow", "limit_id", "parts_of", "patterns_of",
-    "quoted", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
+    "quote", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
@@ -38,8 +38,8 @@ def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) 
         part: The part that the limit's scope adds to the key. Definitions with different scopes have different
             fingerprints.
     """
-    scoped = "" if part is None else f":{quoted(part)}"
-    return f"tk1:{{{_quoted_name(name)}:{quoted(key)}{scoped}}}:{fingerprint}"
+    scoped = "" if part is None else f":{quote(part)}"
+    return f"tk1:{{{_quote_name(name)}:{quote(key)}{scoped}}}:{fingerprint}"
 
 
 def fleet_name(what: str) -> str:
@@ -50,8 +50,8 @@ def fleet_name(what: str) -> str:
 def patterns_of(name: str, key: str | None = None) -> tuple[str, ...]:
     """Patterns for SCAN that match every stored name of the limit called *name*, for *key*; None: for all keys."""
     if key is None:
-        return (f"tk1:{{{quoted(name)}:*",)
-    begin = f"tk1:{{{quoted(name)}:{quoted(key)}"
+        return (f"tk1:{{{quote(name)}:*",)
+    begin = f"tk1:{{{quote(name)}:{quote(key)}"
     return f"{begin}}}:*", f"{begin}:*"
 
 
@@ -62,7 +62,7 @@ def is_bucket_of(bucket: str, fingerprint: str) -> bool:
 
 def limit_id(name: str, fingerprint: str) -> str:
     """The id of a definition of the limit called *name*, in all data of the fleet."""
-    return f"{quoted(name)}:{fingerprint}"
+    return f"{quote(name)}:{fingerprint}"
 
 
 def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
@@ -78,7 +78,7 @@ def digest_of(stored: str) -> str:
 
 def digest_of_key(key: str) -> str:
     """Like `digest_of`, for a key as the limit's template or callable returns it."""
-    return digest_of(quoted(key))
+    return digest_of(quote(key))
 
 
 def wait_names(bucket: str) -> tuple[str, str, str, str]:
@@ -98,17 +98,17 @@ def is_waitlist(name: str) -> bool:
 
 def granted_name(bucket: str, job: str) -> str:
     """The stored name of a grant, which is kept for a while in case its reply is lost; on the node of *bucket*."""
-    return f"{bucket}:granted1:{quoted(job)}"
+    return f"{bucket}:granted1:{quote(job)}"
 
 
 def holder_name(job_id: str, token: str, asked_us: int) -> str:
     """The holder of a slot: the job, a token of its delivery, and the time of its request, by its process's clock."""
-    return f"{quoted(job_id)}#{asked_us // 1_000_000:x}.{token}"
+    return f"{quote(job_id)}#{asked_us // 1_000_000:x}.{token}"
 
 
 def workflow_name(value: str) -> str:
     """The holder of the slot that all jobs with this *value* of `held_by` share."""
-    return f"{quoted(value)}#"
+    return f"{quote(value)}#"
 
 
 def is_workflow(holder: str) -> bool:
@@ -138,7 +138,7 @@ def is_encodable(text: str) -> bool:
     return text.isascii() or not _SURROGATE.search(text)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """*text* of users as a part of a stored name: special characters are escaped, and a long text becomes a digest."""
     signs = text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("latin-1")  # one for each byte
     escaped = signs.translate(_ESCAPES)
@@ -147,5 +147,5 @@ def quoted(text: str) -> str:
     return "~" + hashlib.blake2b(signs.encode("latin-1"), digest_size=20).hexdigest()
 
 
-_quoted_name = lru_cache(quoted)
+_quote_name = lru_cache(quote)
 """Only names of limits are cached: there are few of them, and many keys."""

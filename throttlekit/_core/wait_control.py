@@ -27,7 +27,7 @@ from throttlekit._core.decide import (
     _Found,
     _look,
     _position,
-    _stored,
+    _state_to_store,
     _wake_all,
     _workflow_of,
 )
@@ -105,7 +105,7 @@ def pause(
     """Pause a limit, or end its pause: see `Pause.change`. Then wake jobs."""
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us).change(now_us, for_us, emptied=emptied)
-    return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
+    return _look_and_wake(claim, number, Stored(state.taken, waitlist), now_us, bell)
 
 
 def slow(
@@ -114,19 +114,19 @@ def slow(
     """Slow a limit down by `apply_feedback` or `after_drop`. Then wake jobs: the pace may be higher than before."""
     if isinstance(why, Drop):
         dropped = state._replace(taken=after_drop(state.taken, claim.algorithm, why, now_us))
-        return _woken_after(claim, number, dropped, now_us, bell)
+        return _look_and_wake(claim, number, dropped, now_us, bell)
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     before = waitlist.slow and waitlist.slow.at(now_us)
     waitlist.slow = apply_feedback(before, why, claim.algorithm, state.taken, waitlist.pause, now_us)
-    return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
+    return _look_and_wake(claim, number, Stored(state.taken, waitlist), now_us, bell)
 
 
 def wake_after_change(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
     """Wake jobs of one list after units or slots were returned."""
     if state.waitlist is None or not state.waitlist.epoch:
         return state
-    return _woken_after(claim, number, state, now_us, bell)
+    return _look_and_wake(claim, number, state, now_us, bell)
 
 
 def return_units(
@@ -155,10 +155,10 @@ def return_units(
     found = _look(claim, Stored(known, state.waitlist), now_us, requester)
     if requester.job and found.entry is None:
         turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
-        entry = _returned_position(found, charge, now_us, requester, epoch)
+        entry = _restore_position(found, charge, now_us, requester, epoch)
         found.waitlist.keep(entry, requester.owner, now_us + KEPT_US, turn_us)
     _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
-    return _stored(found)
+    return _state_to_store(found)
 
 
 def clear(state: Stored) -> Stored:
@@ -215,13 +215,13 @@ def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
-def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+def _look_and_wake(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
     found = _look(claim, state, now_us, _NOBODY)
     _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
-    return _stored(found)
+    return _state_to_store(found)
 
 
-def _returned_position(found: _Found, charge: Charge, now_us: int, requester: Requester, epoch: str) -> Entry:
+def _restore_position(found: _Found, charge: Charge, now_us: int, requester: Requester, epoch: str) -> Entry:
     """The entry of a job whose charge was returned. In a new list, later jobs get places after its own."""
     if charge.position is None or charge.claim.algorithm.holds(found.taken, now_us):
         return _position(found, now_us, requester, epoch)

@@ -15,7 +15,7 @@ from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.late import PLAIN_OWNER
-from throttlekit._core.limit.base import Limit, altered
+from throttlekit._core.limit.base import Limit, change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.slowdown import ONE, Refusal, Remaining, Slowdown, apply_refusal, apply_remaining, pace_of
 from throttlekit._core.storage_keys import wait_names
@@ -287,7 +287,7 @@ def test_newer_window_with_more_remaining_is_applied() -> None:
 
 
 def test_rate_set_below_the_floor_keeps_the_relative_floor() -> None:
-    made = altered(TokenBucket("x", "10/s", adapt=Adapt("5/s")), "3/s")
+    made = change_rate(TokenBucket("x", "10/s", adapt=Adapt("5/s")), "3/s")
     assert made.rate == "3/s"
     assert made.adapt is not None
     assert made.adapt.refusal(made.amount, made.period_us, None).floor == ONE // 2

@@ -29,7 +29,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.limit.base import altered
+from throttlekit._core.limit.base import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
 from throttlekit.adapter import decision_from_receipt, receipt
@@ -134,10 +134,10 @@ def test_set_rate_applies_until_the_rule_ends(fleet: Fleet) -> None:
 )
 def test_set_rate_keeps_all_other_options(limit: Limit, rate: Any, burst: int | None, becomes: Limit) -> None:
     """The burst is kept too, unless it was the default of the rate; earlier changes have no effect."""
-    new = altered(limit, rate, burst)
+    new = change_rate(limit, rate, burst)
     assert repr(new) == repr(becomes)
     assert new.definition != limit.definition
-    assert altered(altered(limit, "7/d", None) if isinstance(rate, str) else limit, rate, burst) == new
+    assert change_rate(change_rate(limit, "7/d", None) if isinstance(rate, str) else limit, rate, burst) == new
     assert pickle.loads(pickle.dumps(new)) == new
 
 
@@ -145,10 +145,10 @@ def test_tier_with_a_set_rate_keeps_its_count() -> None:
     """The new rate of a tier counts as that tier; of a limit with tiers, one must be named."""
     limit = TokenBucket("x", {"free": "1/s", "pro": "9/s"}, tier="{plan}")
     assert limit.tiers is not None
-    new = altered(limit.tiers["free"], "2/s")
+    new = change_rate(limit.tiers["free"], "2/s")
     assert (new.of_tier, new.fingerprint) == ("free", limit.tiers["free"].fingerprint)
     with pytest.raises(ConfigurationError, match="limit 'x' has tiers: name the one whose rate is meant"):
-        altered(limit, "2/s")
+        change_rate(limit, "2/s")
 
 
 def test_holders_keep_counting(fleet: Fleet) -> None:

@@ -106,7 +106,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         return is_workflow(self.holder) and self.lease_us > 0
 
     def holds(self, state: Holders | None, now_us: int) -> bool:
-        return self.stays and state is not None and self.holder in dict(_living(state, now_us))
+        return self.stays and state is not None and self.holder in dict(_live_leases(state, now_us))
 
     def slots(self, state: Holders | None) -> int:
         """How many slots may be held now."""
@@ -124,7 +124,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         if last_us <= most_us + STALE_US and state.granted_us <= now_us + STALE_US:
             return state
         return state._replace(
-            leases=_ordered((holder, min(until_us, most_us)) for holder, until_us in state.leases),
+            leases=_sort_leases((holder, min(until_us, most_us)) for holder, until_us in state.leases),
             granted_us=min(state.granted_us, now_us),
         )
 
@@ -158,7 +158,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     def release(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
         """Return the state after *holder* released its slot of *granted_us*; *state* if it has no slot to release."""
-        if state is None or self.holder not in dict(_living(state, now_us)):
+        if state is None or self.holder not in dict(_live_leases(state, now_us)):
             return state
         if self.stays:
             return self._with(state, now_us, _KEPT_US)
@@ -171,15 +171,15 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         Return the state, and whether *holder* has its slots: it keeps them, or gets free ones if it has lost them. A
         workflow gets no new slot, because it may have ended.
         """
-        living = _living(state, now_us) if state else ()
-        fits = not self.stays and _slots(living) + slots_of_holder(self.holder) <= self.slots(state)
+        living = _live_leases(state, now_us) if state else ()
+        fits = not self.stays and _count_slots(living) + slots_of_holder(self.holder) <= self.slots(state)
         if self.holder in dict(living) or fits:
             return self._with(state or Holders(), now_us, _KEPT_US if self.stays else 0), True
         return state, False
 
     def use(self, state: Holders | None, now_us: int) -> Use:
-        living = _living(state, now_us) if state else ()
-        return Use(_slots(living), living[-1][1] if living else now_us)
+        living = _live_leases(state, now_us) if state else ()
+        return Use(_count_slots(living), living[-1][1] if living else now_us)
 
     def pace_us(self, state: Holders | None, now_us: int) -> int:
         """
@@ -194,8 +194,8 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         return max(_SHORTEST_PACE_US, self.size * hold_us // self.slots(state))
 
     def _with(self, state: Holders, now_us: int, longer_us: int = 0) -> Holders:
-        others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
-        leases = _ordered((*others, (self.holder, now_us + self.lease_us + longer_us)))
+        others = (lease for lease in _live_leases(state, now_us) if lease[0] != self.holder)
+        leases = _sort_leases((*others, (self.holder, now_us + self.lease_us + longer_us)))
         return state._replace(leases=leases, longest_us=max(self.lease_us, state.longest_us))
 
     def _without(self, state: Holders) -> Holders:
@@ -328,13 +328,13 @@ class Concurrency(Limit):
         return f"raise the amount to at least {cost}"
 
 
-def _living(state: Holders, now_us: int) -> tuple[tuple[str, int], ...]:
+def _live_leases(state: Holders, now_us: int) -> tuple[tuple[str, int], ...]:
     return tuple(lease for lease in state.leases if lease[1] > now_us)
 
 
-def _slots(leases: tuple[tuple[str, int], ...]) -> int:
+def _count_slots(leases: tuple[tuple[str, int], ...]) -> int:
     return sum(slots_of_holder(holder) for holder, _ in leases)
 
 
-def _ordered(leases: Any) -> tuple[tuple[str, int], ...]:
+def _sort_leases(leases: Any) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(leases, key=lambda lease: (lease[1], lease[0])))

@@ -55,7 +55,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
         return self.amount, self.period_us, self.zone.text
 
     def sanitize(self, state: Count | None, now_us: int) -> Count | None:
-        if state is None or self._begun_us(state.window, now_us) - now_us <= STALE_US:
+        if state is None or self._first_begin_us(state.window, now_us) - now_us <= STALE_US:
             return state
         return Count(self._window(now_us), self.amount)
 
@@ -64,7 +64,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
         Count the units of the elapsed part of the window as used, by the local clock. Example: at noon, half of a day's
         units count as used, and the other half may pass at once.
         """
-        window, used = self._running(state, at_us)
+        window, used = self._current_window(state, at_us)
         if state is not None and window > self._window(at_us):
             return state
         step_us = -(-self.period_us // _PARTS)
@@ -73,7 +73,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
 
     def ready_us(self, state: Count | None, now_us: int, ahead: int = 0) -> int:
         """In each window, `amount` of the units ahead pass, whatever the costs of their jobs."""
-        window, used = self._running(state, now_us)
+        window, used = self._current_window(state, now_us)
         if self.size == 0 or used + ahead + self.size <= self.amount:
             return now_us
         over = min(used, self.amount) + ahead + self.size - self.amount
@@ -82,11 +82,11 @@ class FixedWindowAlgorithm(WindowAlgorithm):
     def admit(self, state: Count | None, now_us: int, begins_us: int | None = None) -> Count | None:
         if self.size == 0:
             return state
-        window, used = self._running(state, now_us)
+        window, used = self._current_window(state, now_us)
         return Count(window, used + self.size)
 
     def settle(self, state: Count | None, now_us: int, granted_us: int, by: int) -> Count | None:
-        window, used = self._running(state, now_us)
+        window, used = self._current_window(state, now_us)
         if by <= 0 and (state is None or self._window(granted_us) != window):
             return state
         return Count(window, max(0, min(used + by, _LARGEST_DEBT_AMOUNTS * self.amount)))
@@ -94,10 +94,10 @@ class FixedWindowAlgorithm(WindowAlgorithm):
     def use(self, state: Count | None, now_us: int) -> Use:
         if state is None:
             return Use(0, now_us)
-        used = self._running(state, now_us).used
+        used = self._current_window(state, now_us).used
         return Use(used, self._begin_us(state.window + 1, now_us) if state.used else now_us)
 
-    def _running(self, state: Count | None, now_us: int) -> Count:
+    def _current_window(self, state: Count | None, now_us: int) -> Count:
         window = self._window(now_us)
         return Count(window, 0) if state is None or state.window < window else state
 
@@ -116,7 +116,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
                 begin_us = max(from_us, local_us - changed_us)
         return begin_us
 
-    def _begun_us(self, window: int, now_us: int) -> int:
+    def _first_begin_us(self, window: int, now_us: int) -> int:
         """When *window* first began: if the clocks are set back across its begin, it begins twice."""
         local_us, begin_us, offset_us = window * self.period_us, self._begin_us(window, now_us), self.zone.offset_us
         for from_us, changed_us in self.zone.changes:

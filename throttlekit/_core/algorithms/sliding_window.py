@@ -72,7 +72,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         Set this window's counter as if use had been even (or leave it, if it is higher), and the counter before it so
         that the load is the amount. So units expire from *at_us* on, whatever was used.
         """
-        window, before, used = self._running(state, at_us)
+        window, before, used = self._current_window(state, at_us)
         if state is not None and window > at_us // self.period_us:
             return state
         over = (at_us - window * self.period_us) // self.step_us
@@ -82,7 +82,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
 
     def ready_us(self, state: Counts | None, now_us: int, ahead: int = 0) -> int:
         """The units ahead pass one by one as older units expire: until the window's end, then one per interval."""
-        window, before, used = self._running(state, now_us)
+        window, before, used = self._current_window(state, now_us)
         units = ahead + self.size
         if self.size == 0 or self._units(state, now_us) + units <= self.amount:
             return now_us
@@ -111,11 +111,11 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
     def admit(self, state: Counts | None, now_us: int, begins_us: int | None = None) -> Counts | None:
         if self.size == 0:
             return state
-        window, before, used = self._running(state, now_us)
+        window, before, used = self._current_window(state, now_us)
         return Counts(window, before, used + self.size)
 
     def settle(self, state: Counts | None, now_us: int, granted_us: int, by: int) -> Counts | None:
-        window, before, used = self._running(state, now_us)
+        window, before, used = self._current_window(state, now_us)
         if by > 0:
             return Counts(window, before, min(used + by, _LARGEST_DEBT_AMOUNTS * self.amount))
         granted = granted_us // self.period_us
@@ -131,7 +131,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         units = self._units(state, now_us)
         return Use(units, self._full_us(state) if state.used or state.before else now_us)
 
-    def _running(self, state: Counts | None, now_us: int) -> Counts:
+    def _current_window(self, state: Counts | None, now_us: int) -> Counts:
         window = now_us // self.period_us
         if state is None or state.window < window - 1:
             return Counts(window, 0, 0)
@@ -142,7 +142,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
 
     def _load(self, state: Counts | None, now_us: int) -> int:
         """Units × steps."""
-        window, before, used = self._running(state, now_us)
+        window, before, used = self._current_window(state, now_us)
         over = max(0, now_us - window * self.period_us) // self.step_us
         return before * (self._steps - over) + used * self._steps
 

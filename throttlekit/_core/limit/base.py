@@ -23,13 +23,13 @@ from throttlekit._core.limit.per_job import PerJob
 from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.rule import SAMPLE, LimitRule, OfRule
 from throttlekit._core.limit.share import Share
-from throttlekit._core.limit.template import Key, check_source, from_job, plain, safe_repr, shown
+from throttlekit._core.limit.template import Key, check_source, from_job, plain, safe_repr, show_source
 from throttlekit._core.limit.value import Value
 from throttlekit._core.local_quota import PrefetchQuota
 from throttlekit._core.storage_keys import is_encodable
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
-__all__ = ["Limit", "altered", "scaled"]
+__all__ = ["Limit", "change_rate", "scale_rate"]
 
 _DEFAULTS: Mapping[str, object] = {
     "key": None, "cost": 1, "scope": "global", "tier": None, "default_tier": None,
@@ -183,7 +183,7 @@ class Limit(PerJob, Value):
             rule=None, sample=None, rates=None, declared=None, local_part=None, varies=_depends_on_job(rate),
             prefetch=_own.get("prefetch"), prefetch_for=None, prefetch_quota=None,
         )  # fmt: skip
-        with self._named():
+        with self._name_in_errors():
             self._set(share=share if share is None or isinstance(share, Share) else Share(share))
             check_options(self)
             if isinstance(rate, Mapping):
@@ -219,14 +219,14 @@ class Limit(PerJob, Value):
         check_source("tier", self.tier)
         if self.default_tier is not None and self.default_tier not in list(rates):
             raise ConfigurationError(
-                f"default_tier={safe_repr(self.default_tier)} is not one of its tiers {_listed(rates)}"
+                f"default_tier={safe_repr(self.default_tier)} is not one of its tiers {_list_tiers(rates)}"
             )
         of_each: dict[str, dict[str, Any]] = {tier: {} for tier in rates}
         for option, value in options.items():
             given: Any = value.items() if isinstance(value, Mapping) else None  # pyright: ignore[reportUnknownVariableType]
             values = None if given is None else {plain(name): each for name, each in given}
             if values is not None and values.keys() != rates.keys():
-                raise ConfigurationError(f"{option}= must have a value for each of the tiers {_listed(rates)}")
+                raise ConfigurationError(f"{option}= must have a value for each of the tiers {_list_tiers(rates)}")
             for tier, own in of_each.items():
                 own[option] = value if values is None else values[tier]
         tiers: dict[str, Limit] = {}
@@ -257,11 +257,11 @@ class Limit(PerJob, Value):
         """
         made, kept = object.__new__(type(self)), {each: getattr(self, each) for each in self._KEPT}
         made._set(**{**_ONE_RULE, **kept, **changes})
-        with made._named():
+        with made._name_in_errors():
             made._fill(make())
         return made
 
-    def _changed(self: _L, change: Callable[[LimitRule], LimitRule], *, by_value: bool) -> _L:
+    def _change_rule(self: _L, change: Callable[[LimitRule], LimitRule], *, by_value: bool) -> _L:
         """Return the same limit with the rule that *change* returns. The floor of `adapt` changes in proportion."""
         adapt = self.adapt and self.adapt.as_part(self.amount, self.period_us)
         return self._with_rule(lambda: change(self.rule), adapt=adapt, by_value=by_value)
@@ -299,7 +299,7 @@ class Limit(PerJob, Value):
         known = self.rates.get(rate) if is_kept and self.rates is not None else None
         if known is not None:
             return known
-        with self._named():
+        with self._name_in_errors():
             if self.rates is None:
                 raise ConfigurationError(
                     f"its rate is {safe_repr(self.rate)}: at() is only for a limit whose rate= is a callable"
@@ -370,19 +370,19 @@ class Limit(PerJob, Value):
         if not self.varies:
             return self
         if self.tiers is None:
-            with self._named():
+            with self._name_in_errors():
                 if job is None:
                     raise ConfigurationError(
                         'it takes its rate from the job: pass job=, or name the rate: limit.at("10/s")'
                     )
                 rate: Any = plain(from_job("rate", self.rate, job))
             return self.at(rate)
-        with self._named():
+        with self._name_in_errors():
             found = plain(from_job("tier", self.tier, job))
         name = found if isinstance(found, str) and found in self.tiers else self.default_tier
         if name is None:
             raise ConfigurationError(
-                f"limit {self.name!r}: the tier {shown(self.tier)} is not one of {_listed(self.tiers)}"
+                f"limit {self.name!r}: the tier {show_source(self.tier)} is not one of {_list_tiers(self.tiers)}"
                 + (f" on job {job.name!r}" if job else "")
                 + ": add a rate for it, or name a default_tier="
             )
@@ -432,7 +432,7 @@ class Limit(PerJob, Value):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
+def change_rate(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
     """
     Return *limit* with another *rate*, or a concurrency limit with another amount. It uses the count of *limit*, if the
     algorithm can count both together (`Limit.count_with`).
@@ -454,13 +454,13 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
         raise ConfigurationError(f"limit {limit.name!r} has tiers: name the one whose rate is meant")
     if burst is not None and "burst" not in limit.rule_type.options:
         raise ConfigurationError(f"limit {limit.name!r} is a {type(limit).__name__}, which has no burst")
-    made = limit._changed(lambda rule: rule.with_rate(rate, burst), by_value=True)  # pyright: ignore[reportPrivateUsage]
+    made = limit._change_rule(lambda rule: rule.with_rate(rate, burst), by_value=True)  # pyright: ignore[reportPrivateUsage]
     if made.fingerprint != limit.fingerprint:
         made.count_with(limit)
     return made
 
 
-def scaled(limit: Limit, thousandths: int) -> Limit:
+def scale_rate(limit: Limit, thousandths: int) -> Limit:
     """
     Return *limit*, as it applies to a job, at *thousandths* of its rate (or of its amount, for a concurrency limit). It
     uses the count of *limit*.
@@ -477,7 +477,7 @@ def scaled(limit: Limit, thousandths: int) -> Limit:
     least = (limit.cost if isinstance(limit.cost, int) else 1) * (limit.processes or 1)
     varies, declared = limit.rates is not None, limit.declared or limit
     by_value = limit.by_value or not varies
-    made = limit._changed(lambda rule: rule.scale(thousandths, least), by_value=by_value)  # pyright: ignore[reportPrivateUsage]
+    made = limit._change_rule(lambda rule: rule.scale(thousandths, least), by_value=by_value)  # pyright: ignore[reportPrivateUsage]
     if not varies and made.fingerprint != declared.fingerprint and not made.count_with(declared):
         raise ConfigurationError(
             f"limit {limit.name!r} is a {type(limit).__name__}, which counts each rate separately: more units than its "
@@ -491,6 +491,6 @@ def _depends_on_job(rate: object) -> bool:
     return isinstance(rate, Mapping) or callable(rate)
 
 
-def _listed(tiers: Mapping[str, object]) -> str:
+def _list_tiers(tiers: Mapping[str, object]) -> str:
     """The names of *tiers*, as an error message shows them."""
     return ", ".join(repr(name) for name in tiers)

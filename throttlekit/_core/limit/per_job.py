@@ -9,7 +9,7 @@ from typing import Any
 from throttlekit._core.job import Job
 from throttlekit._core.limit.options import Cost, Scope, Tier
 from throttlekit._core.limit.share import NO_TENANT_SHARE, Share, TenantShare
-from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain, shown
+from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain, show_source
 from throttlekit._core.storage_keys import workflow_name
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
@@ -52,10 +52,12 @@ class PerJob:
         Raises:
             ConfigurationError: As for `key_of`; or the name of the workflow is empty: all such jobs would share a slot.
         """
-        with self._named():
+        with self._name_in_errors():
             value = key_text(from_job("held_by", self.held_by, job))
             if not value:
-                raise ConfigurationError(f"the held_by {shown(self.held_by)} is empty: it must name the job's workflow")
+                raise ConfigurationError(
+                    f"the held_by {show_source(self.held_by)} is empty: it must name the job's workflow"
+                )
             return value
 
     def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
@@ -89,7 +91,7 @@ class PerJob:
         """
         if self.share is None:
             return NO_TENANT_SHARE
-        with self._named():
+        with self._name_in_errors():
             return self.share.tenant_share_of(job)
 
     def cost_of(self, job: Job | None) -> int:
@@ -103,7 +105,7 @@ class PerJob:
         """
         if isinstance(self.cost, int):
             return self.cost if self.cost <= self.most else self.check_cost(self.cost)
-        with self._named():
+        with self._name_in_errors():
             cost = from_job("cost", self.cost, job)
         return self.check_cost(cost)  # type: ignore[arg-type]
 
@@ -120,7 +122,7 @@ class PerJob:
 
     def check_units(self, units: int) -> int:
         """Return *units* if it is a number of units, however large; otherwise raise a `ConfigurationError`."""
-        with self._named():
+        with self._name_in_errors():
             check_units(units)
         return units if type(units) is int else int.__int__(units)
 
@@ -135,7 +137,7 @@ class PerJob:
         if self.share is not None:
             sources += [("share", each) for each in (self.share.of, self.share.by) if each != "{queue}"]
         for what, source in sources:
-            with self._named():
+            with self._name_in_errors():
                 check_names(what, source, function)
 
     def _remedy(self, cost: int) -> str:
@@ -143,7 +145,7 @@ class PerJob:
         return f"raise the rate's amount to at least {cost}"
 
     @contextmanager
-    def _named(self) -> Generator[None, None, None]:
+    def _name_in_errors(self) -> Generator[None, None, None]:
         """A context in which errors begin with the limit's name."""
         try:
             yield

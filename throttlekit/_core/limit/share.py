@@ -12,7 +12,7 @@ from throttlekit._core.limit.value import Value
 from throttlekit._core.spelling import checks_spelling
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["NO_TENANT_SHARE", "GivenShare", "Share", "TenantShare", "Weight", "checked_weight", "is_weight"]
+__all__ = ["NO_TENANT_SHARE", "GivenShare", "Share", "TenantShare", "Weight", "check_weight", "is_weight"]
 
 Weight: TypeAlias = "float | Mapping[str, float] | Callable[[Job], float]"
 
@@ -89,14 +89,14 @@ class Share(Value):
         weights: dict[str, float] | None = None
         if isinstance(given, Mapping):
             pairs: Any = given.items()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            weights = {str(plain(name)): checked_weight(each) for name, each in pairs}
+            weights = {str(plain(name)): check_weight(each) for name, each in pairs}
             if not weights:
                 raise ConfigurationError('the weights of a share must not be empty: {"free": 1, "pro": 5}')
             given = weights
         elif by is not None:
             raise ConfigurationError('by= needs a mapping of weights, like weight={"free": 1, "pro": 5}')
         elif not callable(given):
-            given = checked_weight(given)
+            given = check_weight(given)
         if strict and (weights is None or len(self._classes(weights)) > CLASSES):
             raise ConfigurationError(
                 f'a strict share needs a mapping of weights, like {{"high": 2, "low": 1}}, of which at most {CLASSES} '
@@ -122,7 +122,7 @@ class Share(Value):
                 return TenantShare(str(number), _MOST, number * CLASS)  # no cost moves a job into another class
             return TenantShare(tenant, weight)
         given: Any = self.weight
-        weight = checked_weight(from_job("weight", given, job)) if callable(given) else given
+        weight = check_weight(from_job("weight", given, job)) if callable(given) else given
         return TenantShare(tenant, weight)
 
     @staticmethod
@@ -176,7 +176,7 @@ class GivenShare(Share):
         tenant, weight, lead = data
         if not isinstance(tenant, str) or type(lead) is not int or lead not in range(0, CLASSES * CLASS, CLASS):
             raise ValueError("share")
-        return cls(TenantShare(tenant, checked_weight(weight), lead))
+        return cls(TenantShare(tenant, check_weight(weight), lead))
 
 
 def is_weight(weight: object) -> TypeGuard[float]:
@@ -184,7 +184,7 @@ def is_weight(weight: object) -> TypeGuard[float]:
     return not isinstance(weight, bool) and isinstance(weight, (int, float)) and _LEAST <= weight <= _MOST
 
 
-def checked_weight(weight: object) -> float:
+def check_weight(weight: object) -> float:
     """
     Return *weight* as a number.
 

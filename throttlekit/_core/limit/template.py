@@ -13,7 +13,7 @@ from throttlekit._core.job import Job
 from throttlekit.errors import ConfigurationError
 
 __all__ = [
-    "Key", "check_names", "check_source", "check_units", "from_job", "key_text", "plain", "safe_repr", "shown",
+    "Key", "check_names", "check_source", "check_units", "from_job", "key_text", "plain", "safe_repr", "show_source",
 ]  # fmt: skip
 
 Key: TypeAlias = "str | Callable[[Job], object] | None"
@@ -81,7 +81,7 @@ def from_job(what: str, source: object, job: Job | None) -> object:
     """
     if job is None:
         instead = "pass job=" if what in ("tier", "held_by") else f"pass job=, or the {what} itself as {what}="
-        raise ConfigurationError(f"it takes its {what} from the job ({shown(source)}): {instead}")
+        raise ConfigurationError(f"it takes its {what} from the job ({show_source(source)}): {instead}")
     try:
         if isinstance(source, str):
             name = _only_name(source)
@@ -94,10 +94,12 @@ def from_job(what: str, source: object, job: Job | None) -> object:
     except Exception as error:
         if isinstance(source, str) and isinstance(error, (KeyError, AttributeError, IndexError)):
             has = ", ".join(sorted(map(str, job.arguments))) or "no arguments"
-            fault = f"the {what} {shown(source)} names {error}, which job {job.name!r} does not have; it has {has}"
+            fault = (
+                f"the {what} {show_source(source)} names {error}, which job {job.name!r} does not have; it has {has}"
+            )
         else:
             # The type of the error, not its text: that may contain a job's argument, and this may be logged.
-            fault = f"the {what} {shown(source)} failed on job {job.name!r}: {type(error).__name__}"
+            fault = f"the {what} {show_source(source)} failed on job {job.name!r}: {type(error).__name__}"
         raise ConfigurationError(fault) from error
 
 
@@ -169,7 +171,7 @@ def safe_repr(value: object) -> str:
     return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}…"
 
 
-def shown(source: object) -> str:
+def show_source(source: object) -> str:
     """*source* in the form for an error message."""
     return safe_repr(source) if isinstance(source, str) else str(getattr(source, "__qualname__", safe_repr(source)))
 
