@@ -61,12 +61,12 @@ class PerJob:
             return value
 
     def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
-        """The holder of the slot of *workflow*; None: of the workflow of *job*. Raises the errors of `workflow_of`."""
+        """Return the holder for *workflow*, or for the workflow of *job*. Raise the same errors as `workflow_of`."""
         return workflow_name(self.workflow_of(job) if workflow is None else key_text(workflow))
 
     def part_of(self, job: Job | None) -> str | None:
         """
-        The part that the scope adds to the key: the name of the queue or of the job. None: the scope adds nothing.
+        Return the part that the scope adds to the key: the name of the queue or of the job; None if it adds nothing.
 
         Raises:
             ConfigurationError: The scope needs a job, but there is none.
@@ -84,7 +84,7 @@ class PerJob:
 
     def tenant_share_of(self, job: Job | None) -> TenantShare:
         """
-        The tenant, weight and priority class of *job* in a limit with `share=`.
+        Return the tenant, weight and priority class of *job* in a limit with `share=`.
 
         Raises:
             ConfigurationError: As for `Share.tenant_share_of`.
@@ -96,11 +96,10 @@ class PerJob:
 
     def cost_of(self, job: Job | None) -> int:
         """
-        Compute how many units *job* takes.
+        Compute the number of units that *job* takes.
 
         Raises:
-            ConfigurationError: The callable failed, there is no job for it, or its result is not a
-                whole number of at least 0.
+            ConfigurationError: The callable failed or needs a job, or its result is not a whole number of at least 0.
             CostExceedsLimit: The cost is more than can ever pass at once.
         """
         if isinstance(self.cost, int):
@@ -110,18 +109,18 @@ class PerJob:
         return self.check_cost(cost)  # type: ignore[arg-type]
 
     def check_cost(self, cost: int) -> int:
-        """Return *cost* if a job may take as many units; otherwise raise an error like `cost_of`."""
+        """Return *cost* if a job may take that many units. Otherwise raise an error of `cost_of`."""
         cost = self.check_units(cost)
         if cost > self.most:
             raise CostExceedsLimit(cost=cost, limit=self.name, most=self.most, remedy=self._remedy(cost))
         return cost
 
     def given_cost(self, cost: int) -> int:
-        """The cost for this limit if a call passes one *cost* for all limits. Raises the errors of `cost_of`."""
+        """Return the cost for this limit if a call passes one *cost* for all limits, or raise an error of `cost_of`."""
         return self.check_cost(cost)
 
     def check_units(self, units: int) -> int:
-        """Return *units* if it is a number of units, however large; otherwise raise a `ConfigurationError`."""
+        """Return *units* if it is a number of units, however large. Otherwise raise a `ConfigurationError`."""
         with self._name_in_errors():
             check_units(units)
         return units if type(units) is int else int.__int__(units)
@@ -146,7 +145,7 @@ class PerJob:
 
     @contextmanager
     def _name_in_errors(self) -> Generator[None, None, None]:
-        """A context in which errors begin with the limit's name."""
+        """Begin the errors that the context raises with the limit's name."""
         try:
             yield
         except CostExceedsLimit:

@@ -1,4 +1,4 @@
-"""How a limit reads a job: templates over the job's arguments, callables, and the text of a key."""
+"""Read values from a job: with templates over the job's arguments, or with callables. Convert a key to text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Key: TypeAlias = "str | Callable[[Job], object] | None"
 
 def key_text(key: object) -> str:
     """
-    The text of *key*, the result of a template or a callable. For a member of an enum of str or int, it is the value.
+    Return the text of *key*, the result of a template or a callable. For a member of an enum of str or int, the text is
+    that of its value.
 
     Raises:
         ConfigurationError: *key* is None, or of a type whose text would not be the same in every process.
@@ -40,8 +41,8 @@ def plain(value: Any) -> Any:
     """
     Return *value* as a plain str or int, if its class is a subclass of one; otherwise *value* itself.
 
-    In some versions of Python the text of an enum's member is its name, in others its value, and JSON contains only the
-    value. So the value is used.
+    In some versions of Python, the text of an enum's member is its name, in others its value. JSON contains only the
+    value, so the value is used.
     """
     if isinstance(value, bool):
         return value
@@ -73,7 +74,7 @@ _LARGEST_BITS = 2_000  # about 600 digits: Python does not convert numbers with 
 
 def from_job(what: str, source: object, job: Job | None) -> object:
     """
-    The result of the template or callable *source* for *job*.
+    Return the result of the template or callable *source* for *job*.
 
     Raises:
         ConfigurationError: There is no job, the template names an argument that the job does not have, or the
@@ -163,7 +164,7 @@ def check_units(cost: object) -> None:
 
 
 def safe_repr(value: object) -> str:
-    """The `repr` of *value* for an error message, shortened; only its type if `repr` raises an error."""
+    """Return the `repr` of *value* for an error message, shortened, or only its type if `repr` raises an error."""
     try:
         text = repr(value)
     except Exception:
@@ -172,7 +173,7 @@ def safe_repr(value: object) -> str:
 
 
 def show_source(source: object) -> str:
-    """*source* in the form for an error message."""
+    """Return the text of *source* for an error message."""
     return safe_repr(source) if isinstance(source, str) else str(getattr(source, "__qualname__", safe_repr(source)))
 
 
@@ -195,7 +196,7 @@ def _check_formats(template: str) -> None:
 
 @lru_cache
 def _only_name(template: str) -> str | None:
-    """The argument's name, if the template consists only of that: then no formatting is needed."""
+    """Return the argument's name if the template consists only of it, so that no formatting is needed, or None."""
     name = template[1:-1]
     return name if template == f"{{{name}}}" and name.isidentifier() else None
 
