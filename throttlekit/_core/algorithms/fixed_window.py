@@ -2,7 +2,7 @@
 Windows of the calendar, such as hours or days, and the units used in the current one.
 
 Rule 1: a window has a number: local time divided by the period. When a new window begins, 0 of its units are used.
-Rule 2: the number never decreases, whatever the clock does: a unit counts in its window or in a later one.
+Rule 2: the number never decreases, even if the clock steps back. So a unit counts in its window or in a later one.
 
 Example: 100/hour in UTC. At 13:59 all 100 units are used, and a request is denied until 14:00. If the clock steps back
 from 14:01 to 13:58, requests still count in the window that began at 14:00.

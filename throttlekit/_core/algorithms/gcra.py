@@ -35,9 +35,9 @@ from throttlekit._core.algorithm import STALE_US, NoSlots, Use
 __all__ = ["Bucket", "GcraAlgorithm", "Measure", "Tat"]
 
 _ROUNDING_PART = 200  # rounding the interval up to a whole number costs at most 1/200 of the rate
-_LARGEST_DEBT_CAPACITIES = 60  # a greater debt is cut, so that one wrong cost cannot stop a key for years …
-_SMALLEST_CUT_US = 3_600_000_000  # … but a debt of an hour or less is never cut, even with a small burst …
-_LARGEST_DEBT_US = 3660 * 86_400_000_000  # … and a debt of more than ten years always is: all numbers stay exact
+_LARGEST_DEBT_CAPACITIES = 60  # a greater debt is reduced to this, so that one wrong cost cannot stop a key for years
+_SMALLEST_CUT_US = 3_600_000_000  # a debt of an hour or less is not reduced, even with a small burst
+_LARGEST_DEBT_US = 3660 * 86_400_000_000  # no debt is more than ten years, so that all numbers are exact
 _LARGEST_CORRECTION_US = 2**53
 
 
@@ -129,8 +129,9 @@ class GcraAlgorithm(NoSlots):
 
     def ready_us(self, state: Tat | None, now_us: int, ahead: int = 0) -> int:
         """
-        A clock that jumps backwards by up to `STALE_US` can only delay jobs; it never admits extra units. After a
-        greater jump, the bucket counts as empty (see `sanitize`), and fills at its own rate.
+        Return the time at which the TAT is at most the headroom ahead. A clock that jumps backwards by up to `STALE_US`
+        can only delay jobs; it never admits extra units. After a greater jump, the bucket counts as empty (see
+        `sanitize`), and fills at its own rate.
         """
         if self.size == 0 or (state is None and ahead == 0):
             return now_us
@@ -246,5 +247,5 @@ def _most_debt_us(capacity_us: int) -> int:
 
 
 def _from_us(state: Tat | None, now_us: int) -> int:
-    """The time to which the next charge is added: the TAT, or now if that is later."""
+    """Return the time to which the next charge is added: the TAT, or now if that is later."""
     return now_us if state is None else max(now_us, state.at_us)

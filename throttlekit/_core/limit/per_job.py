@@ -140,7 +140,7 @@ class PerJob:
                 check_names(what, source, function)
 
     def _remedy(self, cost: int) -> str:
-        """The advice in the error for a *cost* that can never pass."""
+        """Return the advice in the error for a *cost* that can never pass."""
         return f"raise the rate's amount to at least {cost}"
 
     @contextmanager
