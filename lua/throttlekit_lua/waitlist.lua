@@ -368,7 +368,7 @@ local function wake_late_at(list, name, pace, ready)
   return at < now - TRIAL and at or max(at, ready)
 end
 
--- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, only a check.
+-- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, only checks.
 -- Returns whether the owner listens. In a cluster, an owner listens on each node to which it sends requests.
 local function rings(c, name, ...)
   if name == c.requester then return true end

@@ -245,12 +245,12 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, e
     if not algorithm.size or algorithm.holds(taken, now_us):
         passes_us = max(now_us, waitlist.pause.until_us) if algorithm.size else now_us
         return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, now_us, True, pace)
-    kept = 0 if turn else waitlist.taken(now_us)
+    kept = 0 if turn else waitlist.units_held(now_us)
     late_us = lateness_us(requester.owner)
     if late_us and entry is not None and not turn:
         ahead = waitlist.rank_of(entry.place, now_us) * claim.cost
         if ready(kept + ahead) <= now_us + late_us:
-            turn, kept = True, kept - waitlist.held_late(now_us)
+            turn, kept = True, kept - waitlist.units_held_late(now_us)
     passes_us = max(ready(kept), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
@@ -272,8 +272,8 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
     if not found.turn:
         waitlist, entry = found.waitlist, found.entry
         jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, now_us)
-        ahead = jobs * found.claim.cost  # assume that all jobs take as many units
-        retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
+        ahead = jobs * found.claim.cost  # assume that each of these jobs takes as many units as this one
+        retry_us = max(retry_us, found.ready(waitlist.units_held(now_us) + ahead))
     if caller is not Caller.AGAIN and not waited.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
@@ -353,10 +353,10 @@ def _late_retry_us(found: _Found, requester: Requester, now_us: int, early_us: i
     if entry is None:
         return now_us, 0
     before = waitlist.rank_of(entry.place, now_us) + waitlist.count_expected(requester.owner, now_us)
-    kept = waitlist.taken(now_us) - waitlist.held_late(now_us)
+    kept = waitlist.units_held(now_us) - waitlist.units_held_late(now_us)
     passes_us = found.ready(kept + before * found.claim.cost)
     if algorithm.overflows and algorithm.keeps_us < late_us:
-        passes_us -= early_us  # a unit that is not taken at once is lost
+        passes_us -= early_us  # a free unit is lost if no job takes it at once
     return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us), before
 
 

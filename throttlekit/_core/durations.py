@@ -10,7 +10,7 @@ from throttlekit.errors import ConfigurationError
 
 __all__ = ["finite_seconds", "seconds_in"]
 
-_FOREVER_S = 1e9  # some thirty years
+_FOREVER_S = 1e9  # about thirty years: a longer time counts as infinite
 
 
 def seconds_in(option: str, value: float | timedelta | None) -> float:

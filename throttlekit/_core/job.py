@@ -96,5 +96,5 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
     """Return the function's signature. It is cached: to compute it takes longer than a round trip to the store."""
     try:
         return _remembered_signature(function)
-    except TypeError:  # a callable that cannot be hashed; or not a callable, and then this raises the same error again
+    except TypeError:  # the callable cannot be hashed; if it is no callable, the next line raises the same error again
         return inspect.signature(function)

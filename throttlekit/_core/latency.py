@@ -129,7 +129,7 @@ def apply_drop(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: i
     """Return the gauge after a job has failed; the same object if nothing changes."""
     if gauge is None:
         return None
-    fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # a later clock wrote it
+    fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # otherwise a clock that was ahead wrote it
     if drop.granted_us is not None and drop.granted_us < fell_us:
         return gauge
     after = _clamp(gauge.slots, floor, most) * 9 // 10

@@ -72,7 +72,7 @@ class LocalQuota:
             self.left += units
             self._used -= units
 
-    def worth_taking(self, cost: int, now_us: int) -> int:
+    def units_to_prefetch(self, cost: int, now_us: int) -> int:
         """Return how many units to request for a job of *cost* and later jobs; 0 to request only this job's units."""
         if now_us < self._plain_until_us or now_us < self._taking_until_us:
             return 0

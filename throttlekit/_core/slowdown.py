@@ -192,7 +192,7 @@ class Pause(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """The effect of a slow-down on one request: a unit takes `each` nanoseconds, and the request `charge_us`."""
+    """The effect of a slow-down on one request: a unit takes `each` ns, and the request takes `charge_us`."""
 
     each: float
     charge_us: int
@@ -201,8 +201,8 @@ class Pace(NamedTuple):
 
     def ready_us(self, ahead: int) -> tuple[int, int]:
         """
-        Return the time at which the pace admits the request if it admits *ahead* units before, but at most the end of
-        the slow-down, and the number of these units that are not admitted by that time.
+        Assume that *ahead* units are admitted before the request. Return the time at which the pace admits the request,
+        at most the end of the slow-down, and the number of these units that are not admitted by then.
         """
         first_us = self.tat_us - max(0, TOLERANCE_US - self.charge_us)
         ready_us = first_us + math.ceil(ahead * self.each / 1000)

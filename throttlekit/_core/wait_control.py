@@ -184,7 +184,7 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
         if entry.state is not State.WOKEN:
             owners = each.waitlist.owners.values()
             position = sum(bisect_left(owner.waiting, (entry.place, "")) for owner in owners)
-            ahead = each.waitlist.taken(now_us) + position * entry.cost
+            ahead = each.waitlist.units_held(now_us) + position * entry.cost
             at_us = max(each.ready(ahead), each.waitlist.pause.until_us)
         for_us = max(0, now_us - entry.since_us)
         found.append(Where(i, entry.state, position, max(0, at_us - now_us), for_us))

@@ -109,7 +109,7 @@ class Wake(NamedTuple):
 
 
 Ring = Callable[[str, Wake | None], bool]
-"""Sends a wake to an owner, or if the wake is None, sends nothing. Returns whether the owner listens."""
+"""Sends a wake to an owner; with None, only checks the owner's channel. Returns whether the owner listens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -350,13 +350,13 @@ class Waitlist:
         owner = self.head(now_us)[1]
         return owner is not None and _count_overdue(owner, now_us) < MOST_AT_ONCE
 
-    def taken(self, now_us: int) -> int:
+    def units_held(self, now_us: int) -> int:
         """Return the number of units that are kept for woken jobs until they request them, and for jobs with a turn."""
-        return sum(entry.cost for _, entry in self._held(now_us))
+        return sum(entry.cost for _, entry in self._find_held(now_us))
 
-    def held_late(self, now_us: int) -> int:
-        """Return how many of the units of `taken` are kept for jobs that return after a delay."""
-        late = (each for _, each in self._held(now_us) if each.state is State.WOKEN and lateness_us(each.owner))
+    def units_held_late(self, now_us: int) -> int:
+        """Return how many of the `units_held` are kept for jobs that return after a delay."""
+        late = (each for _, each in self._find_held(now_us) if each.state is State.WOKEN and lateness_us(each.owner))
         return sum(entry.cost for entry in late)
 
     def count_expected(self, owner: str, now_us: int) -> int:
@@ -378,7 +378,7 @@ class Waitlist:
             return again_us or self.pause.until_us
         if waits and rules.lead_us is not None and (look_us := rules.ready_us(1) - rules.lead_us) > now_us:
             return again_us or look_us
-        taken, kept, next_us, tried, late = self.taken(now_us), self.held_late(now_us), None, 0, True
+        taken, kept, next_us, tried, late = self.units_held(now_us), self.units_held_late(now_us), None, 0, True
         while True:
             skipped, owner = self.head(now_us, late=late)
             if owner is None or tried == MOST_AT_ONCE:
@@ -401,10 +401,10 @@ class Waitlist:
             if self._wake(entry, at_us, now_us, ring, counts=keeps) and keeps:
                 taken += entry.cost
                 kept += entry.cost if lateness else 0
-        held = list(self._held(now_us))
+        held = list(self._find_held(now_us))
         woken = [until_us for until_us, each in held if each.state is State.WOKEN and not lateness_us(each.owner)]
         if next_us is not None and woken:
-            # The request of each of these jobs is also a look at the list.
+            # Each of these jobs makes a request, and every request is also a look at the list.
             next_us = max(next_us, max(woken) - PATIENCE_US + SPACING_US)
         self._check_skipped(skipped, now_us, ring)
         if owner is None and not skipped:
@@ -452,7 +452,7 @@ class Waitlist:
         """Return the owners with jobs in the order, sorted by their first jobs."""
         return sorted((owner for owner in self.owners.values() if owner.waiting), key=lambda owner: owner.waiting[0])
 
-    def _held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
+    def _find_held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
         """Return each entry for which units are kept, because it is woken or has a turn, after the end of that time."""
         untils = [(turn_us, self.entries[id]) for turn_us, id in self.turns]
         for owner in self.owners.values():

@@ -56,7 +56,7 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
         held_us, used = now_us - granted_us, self.use(state, now_us).units
         if self.timeout_us and held_us >= self.timeout_us:
             return self.apply_drop(after, now_us, granted_us)
-        if held_us <= 0:  # the clock has stepped back: no length is known
+        if held_us <= 0:  # the clock has stepped back, so the length of the hold is not known
             return after
         return after._replace(gauge=measure_hold(after.gauge, held_us, used, self.floor, self.amount, now_us))
 

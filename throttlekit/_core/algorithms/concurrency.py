@@ -42,7 +42,7 @@ __all__ = ["Concurrency", "ConcurrencyAlgorithm", "Holders"]
 
 _FIRST_HOLD_US = 100_000
 """The assumed length of a hold, until the first one has ended."""
-_MEAN_PART = 4  # each hold counts for a quarter: a mean that is ten times too long is right after about ten holds
+_MEAN_PART = 4  # each hold counts for a quarter, so a mean that is ten times too long is right after about ten holds
 _SHORTEST_PACE_US = 1_000
 _KEPT_US = 1
 """A renewed lease of a workflow is longer by this time. So its end shows that a job has passed since the grant."""
@@ -102,7 +102,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     @property
     def stays(self) -> bool:
-        """Whether the holder keeps the slot when a body has ended."""
+        """Whether the holder keeps its slot after a job's body has ended."""
         return is_workflow(self.holder) and self.lease_us > 0
 
     def holds(self, state: Holders | None, now_us: int) -> bool:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Count", "FixedWindow", "FixedWindowAlgorithm"]
 
-_LARGEST_DEBT_AMOUNTS = 60  # so that every number stays exact
-_PARTS = 4096  # so that the product with an amount is exact
+_LARGEST_DEBT_AMOUNTS = 60  # the largest debt, in amounts, so that every number is exact
+_PARTS = 4096  # the most steps of a window, so that the product with an amount is exact
 
 
 class Count(NamedTuple):

@@ -30,7 +30,7 @@ from throttlekit._core.limit.rule import LimitRule
 __all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
 
 _LARGEST_LOAD = 2**46
-_LARGEST_DEBT_AMOUNTS = 60  # a load of twice that plus 1 is still exact, even with steps rounded up
+_LARGEST_DEBT_AMOUNTS = 60  # a load of twice this plus 1 is exact, even with steps rounded up
 
 
 class Counts(NamedTuple):

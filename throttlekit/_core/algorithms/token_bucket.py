@@ -26,7 +26,7 @@ __all__ = ["LeakyBucket", "TokenBucket"]
 
 _ONE = 1000
 _LONGEST_REFILL_US = 10 * LONGEST_PERIOD_US
-_MANY, _TOO_MANY = 10**9, 10**12  # of so many units, a rounded number is exact enough; no rate has so many
+_MANY, _TOO_MANY = 10**9, 10**12  # from so many units on, rounding is exact enough; no rate has so many
 _DEFAULT_LENGTH_S, _LONGEST_LENGTH_S = 0.25, 60
 _B = TypeVar("_B", bound="_BucketRule")
 

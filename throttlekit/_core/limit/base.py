@@ -128,7 +128,7 @@ class Limit(PerJob, Value):
     varies: bool  # whether the rate depends on the job: there are tiers, or it is a callable
     rule: Any  # a `LimitRule`; None if the rate depends on the job
     sample: LimitRule | None  # if the rate is a callable: the rule at an example rate
-    rates: dict[object, Limit] | None  # if the rate is a callable, or was returned by one: the last results of `at`
+    rates: dict[object, Limit] | None  # if the rate is a callable, or a callable returned it: the last results of `at`
     # Identifies the definition: a new definition has a new count. `on_store_failure` is not part of it. If there is a
     # `declared` limit, this is the fingerprint of the declared limit.
     fingerprint: str
@@ -337,7 +337,7 @@ class Limit(PerJob, Value):
 
     @property
     def varying_us(self) -> int | None:
-        """See `LimitRule.varying_us`."""
+        """The `LimitRule.varying_us` of the limit's rule, or None if the limit has tiers."""
         rule = self.rule or self.sample
         return None if rule is None else rule.varying_us
 
@@ -395,7 +395,7 @@ class Limit(PerJob, Value):
         Return the algorithm for a request of *cost* units.
 
         Args:
-            around_us: The approximate time, if the rule depends on a time zone's calendar; the same for a whole day.
+            around_us: The approximate time, if the rule depends on a time zone's calendar. Only its day is used.
             holder: The name of the holder of a slot, if the limit has slots.
         """
         bound: Algorithm = self.rule.bind(cost, around_us, holder)

@@ -77,7 +77,7 @@ def _check_failure(on_store_failure: object, processes: Any, scope: object) -> N
     Check that these options can work together.
 
     Raises:
-        ConfigurationError: They cannot, or one of them is invalid.
+        ConfigurationError: The options cannot work together, or one of them is invalid.
     """
     if on_store_failure not in get_args(OnStoreFailure):
         raise ConfigurationError(f'on_store_failure must be "closed", "open" or "local", not {on_store_failure!r}')

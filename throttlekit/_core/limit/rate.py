@@ -74,7 +74,7 @@ def parse_window(rate: Rate) -> tuple[int, int]:
     Read the *rate* of a calendar window like `parse_rate`. A month's period is `MONTH_US`, and a year's is `YEAR_US`.
 
     Raises:
-        ConfigurationError: As for `parse_rate`; also for 31 and for 366 days, which are not calendar windows.
+        ConfigurationError: As for `parse_rate`; also for 31 and 366 days, because they are not calendar windows.
     """
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is not None and (period_us := _OF_CALENDAR.get(_unit(match[3]))) is not None:

@@ -64,7 +64,7 @@ class LimitRule:
         Create the rule from the arguments of a limit's constructor: the *rate*, and the algorithm's own *options*.
 
         Raises:
-            ConfigurationError: A value that can never work.
+            ConfigurationError: A value can never work.
         """
         amount, period_us = cls.parse(rate)
         own = cls.work_out(rate, amount, period_us, varying_us, **options)
@@ -112,7 +112,7 @@ class LimitRule:
         Return the same rule at another *rate*, without prefetch, and with *changes* of its options.
 
         Raises:
-            ConfigurationError: A value that can never work.
+            ConfigurationError: A value can never work.
         """
         own = {option: getattr(self, option) for option in self.options}
         return self.of(rate, varying_us=self.varying_us, **{**own, **changes})

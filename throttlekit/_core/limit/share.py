@@ -119,7 +119,7 @@ class Share(Value):
             weight = self.weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
             if self.strict:
                 number = self._classes(self.weights).index(weight)
-                return TenantShare(str(number), _MOST, number * CLASS)  # no cost moves a job into another class
+                return TenantShare(str(number), _MOST, number * CLASS)  # so no cost moves a job into another class
             return TenantShare(tenant, weight)
         given: Any = self.weight
         weight = check_weight(from_job("weight", given, job)) if callable(given) else given

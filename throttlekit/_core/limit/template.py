@@ -30,7 +30,7 @@ def key_text(key: object) -> str:
     if type(key) is str:
         return key
     if isinstance(key, bool) or not isinstance(key, (str, int)):
-        # The type, not the value: it may be a job's argument, and this may be logged.
+        # Name only the type: the value may be a job's argument, and the error may be logged.
         raise ConfigurationError(f"a key must be text or a whole number, not {type(key).__name__}")
     if isinstance(key, int) and key.bit_length() > _LARGEST_BITS:
         raise ConfigurationError("a key that is a whole number must have less than 600 digits")
@@ -65,7 +65,7 @@ class _Formatter(string.Formatter):
 
 
 _FORMATTER = _Formatter()
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # with it, each process would have a different key
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # with an address, each process would have a different key
 _CONVERSIONS = (None, "s", "r", "a")
 _WIDE_FORMAT = re.compile(r"\d{4}")
 _LONGEST_REPR = 200
@@ -99,7 +99,7 @@ def from_job(what: str, source: object, job: Job | None) -> object:
                 f"the {what} {show_source(source)} names {error}, which job {job.name!r} does not have; it has {has}"
             )
         else:
-            # The type of the error, not its text: that may contain a job's argument, and this may be logged.
+            # Name only the type of the error: its text may contain a job's argument, and this error may be logged.
             fault = f"the {what} {show_source(source)} failed on job {job.name!r}: {type(error).__name__}"
         raise ConfigurationError(fault) from error
 
@@ -129,7 +129,7 @@ def check_source(what: str, source: object) -> None:
     Check that *source* can be a limit's key or tier.
 
     Raises:
-        ConfigurationError: It is neither a callable nor a template that names an argument.
+        ConfigurationError: *source* is neither a callable nor a template that names an argument.
     """
     if source is None or callable(source):
         return
@@ -156,7 +156,7 @@ def check_units(cost: object) -> None:
     Check that *cost* is a number of units.
 
     Raises:
-        ConfigurationError: It is not a whole number of at least 0.
+        ConfigurationError: *cost* is not a whole number of at least 0.
     """
     if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0 or cost.bit_length() > _LARGEST_BITS:
         what = safe_repr(cost) if isinstance(cost, (int, float)) else type(cost).__name__
