@@ -9,8 +9,8 @@ from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.durations import finite_seconds
-from throttlekit._core.limit.base import Limit, altered
-from throttlekit._core.limit.share import checked_weight
+from throttlekit._core.limit.base import Limit, change_rate
+from throttlekit._core.limit.share import check_weight
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.spelling import checks_spelling
 from throttlekit._core.storage_keys import patterns_of
@@ -115,9 +115,9 @@ class Control:
         if tier is not None and isinstance(limit, Limit) and limit.tiers is None:
             raise ConfigurationError(f"limit {name!r} has no tiers: leave tier= out")
         if isinstance(limit, Limit):
-            altered(limit.tiers.get(tier or "", limit) if limit.tiers else limit, amount, burst)
+            change_rate(limit.tiers.get(tier or "", limit) if limit.tiers else limit, amount, burst)
         elif isinstance(amount, int):
-            altered(Concurrency(name, 1), amount, burst)
+            change_rate(Concurrency(name, 1), amount, burst)
         else:
             check_rate(name, amount, burst)
         rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
@@ -207,7 +207,7 @@ class Control:
         name, part = _name(limit), _part("the tenant", tenant)
         if weight is None:
             return self._end_rules("weight", "weight", name, part)
-        rule = Rule(what="weight", name=name, part=part, weight=checked_weight(weight))
+        rule = Rule(what="weight", name=name, part=part, weight=check_weight(weight))
         check_rule(self._store, rule)
         return self._write_rule("weight", rule, duration)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from throttlekit import ConfigurationError, Control
-from throttlekit._core.limit.base import altered, scaled
+from throttlekit._core.limit.base import change_rate, scale_rate
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import definition_of, why_ignored
 from throttlekit.fleet.rules import Rule, checked_factor, thousandths
@@ -99,7 +99,7 @@ def _set(known: Known, form: Mapping[str, Any], duration: float | None, how_long
     limit, name, tier = known.limit, known.limit.name, known.limit.of_tier
     amount = int(rate) if rate.isascii() and rate.isdigit() else rate
     _check(Rule(what="set", name=name, part=tier, rate=amount, burst=burst), known)
-    new = altered(limit, amount, burst)
+    new = change_rate(limit, amount, burst)
     whose = f"limit {name!r}" if tier is None else f"tier {tier!r} of limit {name!r}"
     counts_on = new.fingerprint == (limit.declared or limit).fingerprint
     effect = f"Change {whose} in the whole fleet, {how_long}: from {format_limit(limit)} to {format_limit(new)}. " + (
@@ -118,7 +118,7 @@ def _scale(known: Known, form: Mapping[str, Any], duration: float | None, how_lo
     if "*" in name:
         raise Refused(400, "a name with a * is a pattern for several limits: use the command throttlekit scale")
     _check(Rule(what="scale", name=name, factor=factor), known)
-    new = scaled(limit, thousandths(factor))
+    new = scale_rate(limit, thousandths(factor))
     effect = (
         f"Scale limit {name!r} to {factor:g} of its rate in the whole fleet, for all its keys and tiers, {how_long}: "
         f"from {format_limit(limit)} to {format_limit(new)}. "

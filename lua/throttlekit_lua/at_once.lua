@@ -1,14 +1,14 @@
 --[[
-  The fast path of decide.lua: if nobody waits and nothing is paused or slowed down, a request is granted here. If the
-  reply to a grant was lost, the same reply is sent again. Otherwise the rest decides. Runs after claims.lua.
+  The fast path of decide.lua: if no job waits and no limit is paused or slowed down, this part grants a request. If the
+  reply to a grant was lost, the same reply is sent again. Otherwise decide.lua decides. Runs after claims.lua.
 
   KEYS     of n claims: 5 each. KEYS[5n+1], only with an attempt: keeps a grant for a while, in case its reply is lost
   ARGV     now, microseconds, or "" for the server's clock; "denials caller owner free wait epoch waited early attempt"
            and the job's id or "" (both left out for a caller without a job and without a longest wait); the claims
-           denials, waited: how often the job was denied, and for how long it has waited, as far as its process knows
+           denials, waited: the number of the job's denials, and the time for which it has waited, as its process knows
            caller: "job"; "again", a job that ran and must wait after a 429; "guest", a caller without a job; or "peek"
            free: the owner's other free threads; wait: the longest wait, microseconds, or empty; epoch: of new lists
-           early: how long before its units are free the job may be granted; attempt: the attempt of the job, or empty
+           early: the job may be granted this long before its units are free; attempt: the attempt of the job, or empty
 
   Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes"; claim: the binding one, from 0
            reason: 0 allowed, 1 exhausted, 2 in line, 3 queue full, 4 paused
@@ -27,7 +27,7 @@ local function answer(reason, binding, retry, kept, looks, waited)
   return format(two .. ' ' .. two .. ';%s;%s;%s;%s', reason, binding - 1, now, retry, uses, kept, looks, waited)
 end
 
--- The stored reply to the same request, if that request was a grant to a job that had waited.
+-- Returns the stored reply to the same request, if the request was granted to a job that had waited.
 local function answer_before()
   if attempt == '' then return nil end
   local mine, known = owner .. ' ' .. attempt .. ' ', call('GET', KEYS[#KEYS])

@@ -7,7 +7,7 @@
 ]]
 local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
 local unpacked = table.unpack or unpack
--- The numbers in the record of a list, and their defaults.
+-- The names of the numbers in the record of a list, and their defaults.
 local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest'}, {0, 0, 0, 0, 1, 0, 0, 0}
 
 -- Returns the record KEYS[k + 2]: the numbers of FIELDS, the epoch, the slow-down and the owner's free threads, each
@@ -25,7 +25,7 @@ local function read_record(k, owner)
   return {}
 end
 
--- Reads a number of claims, from ARGV[at] on, and the records of their lists. The requester is an owner, or "".
+-- Reads `number` claims, from ARGV[at] on, and the records of their lists. The requester is an owner, or "".
 local function read_claims(at, number, requester)
   local found = {}
   for i = 1, number do

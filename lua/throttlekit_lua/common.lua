@@ -5,15 +5,15 @@
   table to `algorithms`, with these functions:
 
   read(c)        reads the state of claim c, and sets c.stored: there is a state; c.stale: the state is impossible,
-                 and was replaced; c.adopted: it was written at another rate, and was converted to this one. With
-                 c.as_kept it is not converted
+                 and was replaced; c.adopted: the state was written at another rate, and was converted to this rate.
+                 With c.as_kept, the state is not converted
   there(c)       returns how many units are free now
-  ready(c, n, at)  returns the earliest time, not before `at` or now, at which c passes, if n other units pass before it
+  ready(c, n, at)  returns the earliest time, from `at` and now on, at which c passes, if n other units pass before it
   charge(c)      charges c.size
   settle(c)      corrects the charge of c.granted by c.by units: more if positive, fewer if negative
   keep(c)        writes the changes of charge, settle or read
   exhaust(c, at)  sets the state as if the units of one period had been used evenly until `at`
-  use(c)         returns the units in use, and the time at which the limit is full again
+  use(c)         returns the number of units in use, and the time at which the limit is full again
   tight(c, t)    returns whether a unit that is not used within t is lost
   estimates      true if no clock determines when units become free, as for slots: a job may pass before its estimate
   pace(c)        returns how long the limit needs, at its rate, for the units of c

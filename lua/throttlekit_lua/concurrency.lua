@@ -6,7 +6,7 @@
            hold, last ":granted", longest ":lease", and ":extra", the slots of all holders beyond one each, unless 0
 ]]
 local FIRST_HOLD, LEARN, SHORTEST, KEPT = 100000, 4, 1000, 1
-local AT_ONCE = 1000  -- most holders that one call changes: the server serves no other client during it
+local AT_ONCE = 1000  -- the most holders that one call changes: the server serves no other client during the call
 
 local function pace(c)
   local age = c.granted_at > 0 and now - c.granted_at or 0
@@ -16,7 +16,7 @@ end
 
 local function extra_of(holder) return (tonumber(string.match(holder, '%*(%d+)$')) or 1) - 1 end
 
--- The first holders whose leases have ended, at most AT_ONCE, and the number of their slots beyond one each.
+-- Returns at most AT_ONCE of the first holders whose leases have ended, and the number of their slots beyond one each.
 local function ended(c)
   local holders, extra = redis.call('ZRANGEBYSCORE', c.key, '(0', whole(now), 'LIMIT', '0', whole(AT_ONCE)), 0
   for _, holder in ipairs(holders) do extra = extra + extra_of(holder) end
@@ -60,7 +60,7 @@ algorithms.c = {
     if c.extra > 0 and c.live > 0 then
       local holders, gone = ended(c)
       c.live = c.live + c.extra - gone
-      if #holders == AT_ONCE then c.adopted = true end  -- keep() removes these; any others count until then
+      if #holders == AT_ONCE then c.adopted = true end  -- keep() removes these holders; further ones count until then
     end
   end,
   exhaust = function() end,

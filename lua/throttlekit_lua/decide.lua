@@ -6,12 +6,12 @@
 ]]
 local SOONEST = 1000
 free, max_wait, early = tonumber(free), tonumber(max_wait), tonumber(early)
--- waited_for: how long the job has waited; waited_at: the claim on whose list it waits.
+-- waited_for: the time for which the job has waited; waited_at: the claim on whose list it waits.
 local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, nil
 
 local late = lateness(owner)
 
--- When c passes if n other units pass before it; for a rate, not before a pause ends.
+-- Returns when c passes if n other units pass before it; for a rate, not before a pause ends.
 local function ready(c, n) return ready_after(c, n, max(now, c.line.paused)) end
 
 local function look_once(c)
@@ -32,7 +32,7 @@ end
 local function look(c)
   find(c)
   look_once(c)
-  -- If the first job is one that its framework returns after a delay, the next request of any job wakes it.
+  -- If the first job of the list is returned by its framework after a delay, any request wakes it.
   local o = caller ~= 'peek' and not c.first and head(c.line)
   if o and lateness(o.name) > 0 then
     wake(c)
@@ -41,8 +41,8 @@ local function look(c)
   end
 end
 
--- Whether the queue is full. It counts jobs that wait, and woken jobs that will return after a delay, but not those of
--- owners that do not listen.
+-- Returns whether the queue is full. Waiting jobs count, and woken jobs that return after a delay. Jobs of owners that
+-- do not listen do not count.
 local function is_full(c)
   local list, low = c.line, '[w~0'
   if not c.queue or c.size == 0 or c.held then return false end
@@ -59,8 +59,8 @@ local function is_full(c)
   return jobs >= c.queue
 end
 
--- Returns the reason, the number of the binding claim, an estimate of when the request passes, and how many jobs of the
--- binding claim's list it counts as ahead.
+-- Returns the reason, the number of the binding claim, the estimated time at which the request passes, and the number
+-- of jobs on the binding claim's list that this estimate assumes to pass before.
 local function verdict()
   local binding, retry, waits = nil, now, false
   for i, c in ipairs(claims) do
@@ -104,7 +104,7 @@ local function grant(c, begins)
   if c.entry then pass(list, c.entry) end
 end
 
--- Returns the job's entry, or a new one. If the job's workflow holds the slot, the entry is first, and costs no unit.
+-- Returns the job's entry, or a new one. If the job's workflow holds the slot, the entry costs no unit and is first.
 local function position(c)
   local list = c.line
   if list.epoch == '' then list.epoch = epoch end
@@ -123,7 +123,7 @@ local function position(c)
   return e
 end
 
--- Compares texts by their bytes: "<" would use the server's locale.
+-- Returns whether a text is before another by its bytes: "<" would use the server's locale.
 local function is_before(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = string.byte(one, i), string.byte(other, i)
@@ -132,13 +132,13 @@ local function is_before(one, other)
   return #one < #other
 end
 
--- Whether limit c is scarcer than another: it has fewer units per second.
+-- Returns whether limit c is scarcer than another: it has fewer units per second.
 local function is_scarcer(c, than)
   if c.mark ~= than.mark then return c.mark > than.mark end
   return is_before(c.key, than.key)
 end
 
--- When a job that its framework returns after a delay may pass, if all jobs ahead of it, which are counted, pass.
+-- Returns the retry time of a job that its framework returns after a delay. Sets c.ahead, the number of jobs before it.
 local function comes(c)
   local list = c.line
   if not c.entry then return now end
@@ -148,13 +148,13 @@ local function comes(c)
   return max(now + SOONEST, at, list.paused)
 end
 
--- If the framework may return a job only after its longest wait, it keeps its position, but no other job waits for it.
+-- Takes the job out of the order, but keeps its position, if its framework may return it after its longest wait.
 local function keep_if_over(c, retry)
   local e = c.entry
   if max_wait and retry - now + late > max_wait and e and e.till then keep(c.line, e, owner, e.till) end
 end
 
--- The retry time of a caller without a position: later than those of the callers that were denied before it.
+-- Returns the retry time of a caller without a position: later than that of each such caller denied before it.
 local function spread(c, retry)
   local list, last = c.line, retry + RETRY_SPREAD
   if list.guest <= last then retry = max(retry, list.guest) end
@@ -162,7 +162,7 @@ local function spread(c, retry)
   return retry
 end
 
--- Gives the job a position on each list. It waits on that of the binding claim.
+-- Gives the job a position on each list. It waits on the list of the binding claim.
 local function deny(binding)
   local bound = claims[binding]
   for i, c in ipairs(claims) do
@@ -178,7 +178,7 @@ local function deny(binding)
   enter(bound.line, position(bound), owner, max_wait and now + max_wait + late)
 end
 
--- The positions of a granted job. If another store then denies the job, wait_return.lua restores them.
+-- Returns the positions of a granted job. If another store then denies the job, wait_return.lua restores them.
 local function positions()
   local texts = {}
   for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.entry.at > 0 and '+' or '-') or '-' end

@@ -23,7 +23,7 @@ local function window_at(c, at)
   return math.floor((at + offset) / c.b), offset
 end
 
--- When a window begins, as computed at `at`; the clocks may change in between.
+-- Returns when a window begins. The clocks may change between `at` and that time.
 local function window_begin(c, window, at)
   local zone, from, _, offset = zone_of(c), window * c.b, window_at(c, at)
   local begin = from - offset
@@ -33,7 +33,7 @@ local function window_begin(c, window, at)
   return begin
 end
 
--- When a window first began: if the clocks are set back across its begin, it begins twice.
+-- Returns when a window first began: if the clocks are set back across its begin, it begins twice.
 local function window_begun(c, window)
   local zone, from, begin = zone_of(c), window * c.b, window_begin(c, window, now)
   for i = 2, #zone, 2 do
@@ -43,7 +43,7 @@ local function window_begun(c, window)
   return begin
 end
 
--- The current window at `at`, the units used in it, and how long it has run.
+-- Returns the current window at `at`, the units used in it, and the time since it began.
 local function counted_at(c, at)
   local window, offset = window_at(c, at)
   if c.last and c.last >= window then return c.last, c.last_used, c.last == window and (at + offset) % c.b end

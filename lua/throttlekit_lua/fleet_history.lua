@@ -2,7 +2,7 @@
   Add counts to the history of limits: a process reports decisions, a reader reports waiting jobs. Decides nothing.
 
   KEYS[1]    sorted set: each limit that has a history, by the minute in which it was last written, in seconds
-  KEYS[2]    string of records: in which minutes and hours any process reported
+  KEYS[2]    string of records: the minutes and hours in which any process reported
   KEYS[i+2]  string of records: the history of limit i
 
   A string has 1440 records of minutes, then 720 records of hours, 32 bytes each. Minute m since 1970 has record
@@ -33,14 +33,14 @@ local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])
 
--- The rate of a record; CHANGED if it had different rates.
+-- Returns the rate of a record, or CHANGED if it had different rates.
 local function rate_of(known, new)
   new = math.min(new, CHANGED - 1)
   if new == 0 or known == new then return known end
   return known == 0 and new or CHANGED
 end
 
--- The records of the current minute and hour.
+-- Returns the records of the current minute and hour.
 local minute, hour = math.floor(now / 60), math.floor(now / 3600)
 local RECORDS = {
   {at = minute % MINUTES, lap = math.floor(minute / MINUTES)},
@@ -82,7 +82,7 @@ local function add(key, counts)
   if #write > 2 then redis.call('BITFIELD', key, spread(write)) end
 end
 
--- Whether the limit has a history, or can get one.
+-- Returns whether the limit has a history, or can get one.
 local function has_room(key)
   local written = tonumber(redis.call('ZSCORE', KEYS[1], key) or nil)
   if not written and redis.call('ZCARD', KEYS[1]) >= MOST then

@@ -1,5 +1,5 @@
 --[[
-  Record what one process has decided since its last report. Decides nothing.
+  Record the decisions of one process since its last report. Decides nothing.
 
   KEYS[1]    sorted set: each key that had a decision, by the time of the last one, seconds
   KEYS[2]    sorted set: each key with waiting jobs, by the estimated time at which the last one passes, microseconds;

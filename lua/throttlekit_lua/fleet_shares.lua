@@ -1,5 +1,5 @@
 --[[
-  Record how tenants share the units of limits, from the grants of one process. Decides nothing.
+  Record the units that each tenant of a limit got from the grants of one process. Decides nothing.
 
   KEYS[1]    sorted set: each limit that has such a history, by the minute in which it was last written, in seconds
   KEYS[i+1]  hash: the history of limit i
@@ -10,7 +10,7 @@
   tenants that the record does not name.
 
   The record of the current minute names at most 32 tenants. A 33rd replaces the tenant with the least units + debt: the
-  units of that one are added to "others", and the new one starts with this sum as its debt (the algorithm
+  units of the old tenant are added to "others", and the new one starts with this sum as its debt (the algorithm
   "Space-Saving" of Metwally, Agrawal and El Abbadi, 2005). So each tenant with more than 1/32 of the units is named,
   and its units are too low by at most 1/32 of all. The first report of a later minute finishes the minute: its record
   keeps the 8 tenants with the most units (of equals the first), and is added to its ten minutes and its four hours.
@@ -102,7 +102,7 @@ local function finish(key, number)
   for _, ring in ipairs(LONGER) do add_to(key, ring, math.floor(number * 60 / ring[1]), others, added) end
 end
 
--- Whether the limit has such a history, or can get one.
+-- Returns whether the limit has such a history, or can get one.
 local function has_room(key)
   local written_at = tonumber(redis.call('ZSCORE', KEYS[1], key) or nil)
   if not written_at and redis.call('ZCARD', KEYS[1]) >= MOST then

@@ -4,9 +4,9 @@
   KEYS[1]  the jobs that workers hold, "<hand> <job>": sorted set
   KEYS[2]  huey's schedule: sorted set by the time at which huey enqueues the job again, by huey's own clock
 
-  ARGV[1]  the job's member of KEYS[1]; "" if its body has begun: then it is in no list
+  ARGV[1]  the job's member of KEYS[1]; "" if its body has begun, so that it is in no list
   ARGV[2]  the job's new text in the schedule, which is unique
-  ARGV[3]  when huey enqueues it if nothing wakes it: text
+  ARGV[3]  the time at which huey enqueues the job if it is not woken before: text
 
   Returns  1 if the job is in the schedule; 0 if another worker has taken it, so that the caller must ignore it
 

@@ -5,17 +5,17 @@
 
   KEYS[1]  the queue: list, or sorted set by falling priority
   KEYS[2]  the jobs that workers hold, "<hand> <job>": sorted set by when they were taken, microseconds
-  KEYS[3]  the woken ones, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
+  KEYS[3]  the woken jobs, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
 
   ARGV[1]    "1" if the queue is a sorted set, otherwise "0"
-  ARGV[2]    after how long another worker may take a job that a worker holds, microseconds
+  ARGV[2]    the time after which another worker may take a job that a worker holds, microseconds
   ARGV[3]    the hand: 16 characters, so that two jobs with the same bytes are two members of KEYS[2]
   ARGV[4]    a job that the worker has already popped from the queue; otherwise ""
   ARGV[4+i]  a text: a job that contains it may have limits; "" matches every job
 
   Returns  {job, hand}, with "" as the hand if the job cannot have limits; nil if there is no job
   Writes   KEYS[2] gets the job, KEYS[1] or KEYS[3] loses it. Each key that the script writes after it removed a job is
-           read before that: if a key has a wrong type, the script fails while the job is still in the queue.
+           read before it removes the job: if a key has a wrong type, the script fails while the job is in the queue.
 ]]
 local sorted, time = ARGV[1] == '1', redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -45,7 +45,7 @@ for _ = 1, 100 do
     old = redis.call('RPOP', KEYS[3])
     if not old then break end
   end
-  -- If it is not in KEYS[2], another worker took it because its worker seemed dead, or the queue was flushed.
+  -- If the job is not in KEYS[2], another worker took it because its worker seemed dead, or the queue was flushed.
   if redis.call('ZSCORE', KEYS[2], string.sub(old, 18)) then
     return take_in_hand(string.sub(old, 18, 33), string.sub(old, 35))
   end

@@ -3,13 +3,13 @@
 
   KEYS[1]  huey's schedule: sorted set
   KEYS[2]  the jobs that workers hold, "<hand> <job>": see huey_take.lua
-  KEYS[3]  the woken ones, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
+  KEYS[3]  the woken jobs, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
 
   ARGV[1]     "1" if the queue is a sorted set, otherwise "0"
   ARGV[2i]    the priority of a job
   ARGV[2i+1]  the job
 
-  Returns  how many of the jobs are in KEYS[2] now, including those woken before. The others were flushed or decided.
+  Returns  the number of the jobs in KEYS[2] now, with those that were woken before. The others were flushed or decided.
 
   Writes   KEYS[1] loses these jobs, KEYS[2] and KEYS[3] get them. KEYS[2] keeps a job if a worker pops it from KEYS[3]
            and is killed.

@@ -19,7 +19,7 @@ local function slots_of(c)
   return gauge.rounds == EVERY and max(c.floor, math.floor(slots * 7 / 10)) or slots
 end
 
--- Begins a round with a new number of slots; the last round used `before`.
+-- Begins a round with a new number of slots. The last round had `before` slots.
 local function next_round(c, before, slots)
   local gauge = c.gauge
   gauge.slots = max(c.floor, math.min(c.declared, slots))
@@ -76,7 +76,7 @@ local function measure(c, held)
   if gauge.holds >= math.min(max(shortest, 2 * slots), LONGEST_ROUND) then judge(c, slots) end
 end
 
--- Reduces the slots after a job that failed. Returns whether the state changed.
+-- Reduces the number of slots after a job has failed. Returns whether the state changed.
 local function drop(c, granted)
   local gauge = c.gauge
   if not gauge or granted and gauge.fell <= now and granted < gauge.fell then return false end

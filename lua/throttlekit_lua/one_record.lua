@@ -1,6 +1,6 @@
 --[[
-  The fastest path of decide.lua, for limits whose state is one value: a bucket, a window or a log. If nobody waits and
-  nothing is paused or slowed down, it grants a request, replies to a peek, or computes the retry time of a caller
+  The fastest path of decide.lua, for limits whose state is one value: a bucket, a window or a log. If no job waits and
+  no limit is paused or slowed down, it grants a request, replies to a peek, or computes the retry time of a caller
   without a job. The rest of the script would do the same, but takes longer to set up. In any other case this part
   writes nothing, and the rest decides. Runs after clock.lua, and ring.lua for a log. KEYS and ARGV: see at_once.lua.
 ]]
@@ -13,7 +13,7 @@ do
   local without_job, peeks = caller == '0 g' and (head < 2 or ARGV[head] == ''), caller == '0 p'
   local opens = sub(caller, 1, 2) == '0 '
   local uses, was, rows, binding, passes, pace, after = '', '', (claims > 1 or peeks) and {}, 1, now, 0, 0
-  -- What a grant writes for the current claim, and until when it counts; for a log also at which place, and its head.
+  -- The text that a grant writes for the current claim, and its end; for a log, also its place, and the log's head.
   local text, last, place, top
   for i = 1, claims do
     local at, key, record = head + 3 * i - 2, KEYS[5 * i - 4], KEYS[5 * i - 3]
@@ -25,7 +25,7 @@ do
       asked = (opens or 0) + 0
     end
     if not opens then break end
-    -- When the claim passes; the used units, and when the limit is full; `later`: both of these after the grant.
+    -- When the claim passes; the used units, and when the limit is full; `later`: these two values after the grant.
     local code, ready, used, full, later, b, c = sub(terms, 1, 2), nil, 0, now, nil, nil, nil
     if code == 't ' then
       full = tonumber(call('GET', key) or now)
@@ -100,7 +100,7 @@ do
     if rows then rows[i], place = {text, last, place, top, used, full}, nil end
   end
   local grants = opens and passes == now and not peeks
-  if grants and (#KEYS % 5 == 0 or not call('GET', KEYS[#KEYS])) then  -- otherwise it may have been granted before
+  if grants and (#KEYS % 5 == 0 or not call('GET', KEYS[#KEYS])) then  -- otherwise the request may have been granted before
     for i = claims, 1, -1 do
       if rows then text, last, place, top = rows[i][1], rows[i][2], rows[i][3], rows[i][4] end
       local key, lasts = KEYS[5 * i - 4], format(INTEGER, ceil((last - now + KEPT) / 1000))

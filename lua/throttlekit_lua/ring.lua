@@ -11,7 +11,7 @@ local function number(text, i)
   return v and ((p * 256 + q) * 256 + r) * 4294967296 + ((s * 256 + t) * 256 + u) * 256 + v or 0
 end
 
--- The bytes of some numbers, from c.all if the whole key has been read. Beyond its end there are none: `number` is 0.
+-- Returns the bytes of some numbers, from c.all if the whole key has been read. After its end, `number` returns 0.
 local function get(c, at, count)
   if c.all then return string.sub(c.all, 7 * at + 1, 7 * (at + count)) end
   return redis.call('GETRANGE', c.key, format(INTEGER, 7 * at), format(INTEGER, 7 * (at + count) - 1))

@@ -1,5 +1,5 @@
 --[[
-  Put a denied job back: among its queue's scheduled jobs, or at the end of its queue if no process promotes these.
+  Return a denied job to its queue's scheduled jobs, or to the end of its queue if no process promotes scheduled jobs.
 
   KEYS[1]  the job: hash
   KEYS[2]  its queue's scheduled jobs: sorted set by the time to return, seconds since the epoch
@@ -9,15 +9,15 @@
   KEYS[6]  the worker: hash
 
   ARGV[1]  the job's id
-  ARGV[2]  delay, microseconds; "" puts it at the end of its queue
+  ARGV[2]  the delay, microseconds; "" to put the job at the end of its queue
   ARGV[3]  the record that the job carries until its next request: text
-  ARGV[4]  "1" if the worker has counted this denial as a failed job: then the script corrects the count; otherwise "0"
-  ARGV[5]  when the job expires, milliseconds, if an earlier denial stored it; otherwise ""
-  ARGV[6]  when it was enqueued, milliseconds, or ""
+  ARGV[4]  "1" if the worker has counted this denial as a failed job, and the script corrects the count; otherwise "0"
+  ARGV[5]  the time at which the job expires, milliseconds, if an earlier denial stored it; otherwise ""
+  ARGV[6]  the time at which it was enqueued, milliseconds, or ""
   ARGV[7]  "1" if RQ's scheduler enqueues it again, otherwise "0". Once a second, the scheduler pushes all due jobs to
            the front of the queue, one after the other, which reverses their order. So the script mirrors the times
            within each second: 7.2 s becomes 7.8 s. The jobs then run in the right order.
-  ARGV[8]  the job's new meta, serialized, which shows what it waits for; "" does not change it
+  ARGV[8]  the job's new meta, serialized, which shows the limit that it waits for; "" to keep its meta
 
   Returns  1 if the job was put back, 0 if it no longer exists, -1 if it was cancelled
 

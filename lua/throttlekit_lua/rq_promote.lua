@@ -7,19 +7,19 @@
   KEYS[3+i]  job i: hash
 
   ARGV[1]    now, in RQ's format: text
-  ARGV[2]    "" to promote due jobs. Otherwise the jobs were woken, and go to the front of the queue, due or not: then
-             it is the id of the job that was woken before them, or "-". If that job is among the first MOST of the
-             queue, they go directly behind it
-  ARGV[2+i]  job i: its id; the first one runs first
+  ARGV[2]    "" to promote due jobs. To promote woken jobs, due or not: the id of the job that was woken before them, or
+             "-". If that job is among the first MOST of the queue, the woken jobs go directly behind it, otherwise to
+             the front of the queue
+  ARGV[2+i]  job i: its id; the first job runs first
 
-  Returns    how many jobs were promoted, and how many will make no request: deleted, cancelled, or already started
+  Returns    the number of promoted jobs, and of jobs that will make no request: deleted, cancelled, or already started
 
   Writes     KEYS[2] loses the jobs, KEYS[3] gets them. KEYS[3+i] gets its status; if the user scheduled it, its ttl.
              A due job that the user scheduled goes to the end of the queue, or to its front if its options say so, as
              with RQ's scheduler. A due job that a limit denied goes to the front, and ends the call: the caller, a
              worker, runs it next.
              If one of RQ's schedulers has the queue's lock, the script leaves due jobs to it, and also woken jobs that
-             are due within SOON seconds: the scheduler may be about to enqueue them, and would enqueue them twice.
+             are due within SOON seconds: the scheduler may be about to enqueue these jobs too.
              A job with RQ's own limit takes a slot of it, or is added to the jobs that wait for one. RQ's keys for it:
              the set rq:rl-keys, the hash rq:rl:<key>, the sorted sets rq:rl:<key>:allowed and …:rate_limited.
 ]]
@@ -69,7 +69,7 @@ local function put_in(i, front)
 end
 
 for i = 1, #ARGV - 2 do
-  if woken then i = #ARGV - 1 - i end -- each is put before the last one
+  if woken then i = #ARGV - 1 - i end -- each job is put before the last one
   local id = ARGV[2 + i]
   local due = tonumber(redis.call('ZSCORE', KEYS[2], id) or nil)
   local job = redis.call('HMGET', KEYS[3 + i],

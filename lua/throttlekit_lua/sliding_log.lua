@@ -2,8 +2,8 @@
   The times of the last units. Mirrors throttlekit/_core/algorithms/sliding_log.py. Code l.
   a, b   amount and period, microseconds
   Key    numbers, see ring.lua. [0] head + amount × count: the index of the oldest unit in the ring, and the units in
-         the window at the last write (0 if units were moved since); [1] until when the window has more units than the
-         log has room for; from [2] on, a ring of `amount` times, microseconds; 0 for a unit not used, or returned
+         the window at the last write (0 if units were moved since); [1] the time until which the window has more units
+         than the log; from [2] on, a ring of `amount` times, microseconds; 0 for a unit not used, or returned
 ]]
 local PIECE = 1000  -- units per write or move: one long text costs the server far more than several short ones
 
@@ -11,15 +11,15 @@ local function put(c, at, text)
   redis.call('SETRANGE', c.key, whole(7 * at), text)
 end
 
--- The time of group `g`, if all units count as used evenly until `c.even`, in `c.groups` groups.
+-- Returns the time of group `g`, if all units count as used evenly until `c.even`, in `c.groups` groups.
 local function group(c, g) return math.max(1, c.even - c.b + math.ceil((g + 1) * c.b / c.groups)) end
 
--- The time of the unit at index `i`, 0 being the oldest: `kept` as it is stored, `unit` as it counts.
+-- Return the time of the unit at index `i`, where 0 is the oldest: `kept` as it is stored, `unit` as it counts.
 local function kept(c, i) return c.stale and now or number(get(c, 2 + (c.head + i) % c.a, 1), 0) end
 local function unit(c, i)
   return c.even and math.max(kept(c, i), group(c, math.floor(i * c.groups / c.a))) or kept(c, i)
 end
--- The first index in [low, high) whose unit is later than `at`, or `high`.
+-- Returns the first index in [low, high) whose unit is later than `at`, or `high`.
 local function later(c, at, of, low, high)
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -42,7 +42,7 @@ local function write(c, i, instants)
   if first < #instants then put(c, 2, string.sub(instants, first + 1)) end
 end
 
--- Sets `n` units from index `i` on to one time. It starts with the last: so the key grows to its full length only once.
+-- Sets `n` units from index `i` on to one time. It starts with the last unit, so the key is enlarged only once.
 local function fill(c, i, n, instant)
   local piece = string.rep(bytes(instant), math.min(n, PIECE))
   while n > 0 do
@@ -97,7 +97,7 @@ algorithms.l = {
     local last = count_until(c, c.granted)
     if last == 0 or unit(c, last - 1) + c.b <= now then return false end
     if c.stale then write_all(c) end
-    -- Move older units to the places of the returned ones, so that the oldest places become free.
+    -- Move older units to the places of the returned units, so that the oldest places become free.
     local back = math.min(-c.by, last)
     local empty = later(c, 0, kept, 0, last - back)
     local older = last - back - empty

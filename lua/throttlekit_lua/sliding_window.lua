@@ -9,7 +9,7 @@ local function full_at(c)
   return (c.last + (c.last_used > 0 and 2 or 1)) * c.b
 end
 
--- Units that count at `at`.
+-- Returns the number of units that count at `at`.
 local function units_at(c, window, before, used, at)
   local left = c.steps - math.floor(math.max(0, at - window * c.b) / c.c)
   -- before * left / c.steps, in two parts: at another rate, `before` may be too large for one exact product.
@@ -20,7 +20,7 @@ local function units_at(c, window, before, used, at)
 end
 local function units_of(c) return units_at(c, c.window, c.before, c.used, now) end
 
--- The first time from `at` on at which less than `room` + 1 of `fading` units are left. They fade from `begin` on.
+-- Returns the first time from `at` on with less than `room` + 1 of `fading` units left. They expire from `begin` on.
 local function faded_at(c, begin, fading, room, at)
   local faded = c.steps + 1 - math.ceil((room + 1) * c.steps / max(1, fading))
   return max(at, begin + math.min(c.b, max(0, faded) * c.c))
@@ -31,7 +31,7 @@ local function settle_to(c, before, used)
   return true
 end
 
--- The current window at `at`, the units of the window before it, and its own units.
+-- Returns the current window at `at`, the units of the window before it, and its own units.
 local function counted_at(c, at)
   local window = math.floor(at / c.b)
   if not c.last or c.last < window - 1 then return window, 0, 0 end

@@ -10,7 +10,7 @@ end
 
 local function slow_tat(slow) return slow_last(slow) > now and slow.tat or 0 end
 
--- Returns whether the slow-down changed.
+-- Applies a refusal or a report. Returns whether the slow-down changed.
 local function apply_refusal(line, granted, span, floor)
   local slow = line.slow or not_slow()
   if granted and slow.back > now and granted < slow.fell then return false end

@@ -1,5 +1,5 @@
 --[[
-  For a while, a limit grants units at a lower pace. Mirrors throttlekit/_core/slowdown.py. Runs after common.lua.
+  Grant units of a limit at a lower pace for a while. Mirrors throttlekit/_core/slowdown.py. Runs after common.lua.
 
   line.slow   the slow-down, with the fields of SLOWED; nil if the limit is not slowed down
   c.pace      the claim's pace until `last`: `each` nanoseconds per unit, `charge` microseconds for the request, `tat`

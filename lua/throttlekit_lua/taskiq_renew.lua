@@ -7,8 +7,8 @@
   ARGV[2]    the worker's name in it
   ARGV[2+i] message i: its id
 
-  Returns  the ids of the messages that this worker still has. The others belong to another worker now, or were
-           acknowledged: they are not changed.
+  Returns  the ids of the messages that this worker still has. The other messages belong to another worker now, or were
+           acknowledged, and are not changed.
 
   Writes   KEYS[1]: in the group's pending list, the delivery time of these messages is now.
 ]]

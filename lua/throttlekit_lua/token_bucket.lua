@@ -12,7 +12,7 @@ local function most_debt(capacity)
   return math.min(math.max(MOST_DEBT_CAPACITIES * capacity, MIN_CUT_US), MOST_DEBT_US)
 end
 
--- The microseconds of one unit, over / under.
+-- Returns the microseconds of one unit, over / under.
 local function fraction(c)
   if not c.over then
     local over, under = string.match(c.c, '^(%d+)/?(%d*)')
@@ -21,7 +21,7 @@ local function fraction(c)
   return c.over, c.under
 end
 
--- The measure at the end of a text, or nothing. `other`: it differs from the claim's measure.
+-- Returns the measure at the end of a text, or nothing. `other`: whether it differs from the claim's measure.
 local function measure_in(c, text)
   local capacity, over, under = string.match(text, '^%S* (%d+) (%d+) (%d+)$')
   if not capacity then return end
@@ -31,7 +31,7 @@ local function measure_in(c, text)
   return of
 end
 
--- The measure to store with a TAT; "" if it is the declared one.
+-- Returns the measure to store with a TAT; "" if it is that of the declared rate.
 local function mark_of(c)
   if c.as_kept and c.mark_kept then return c.mark_kept end
   local home = measure_in(c, c.c)

@@ -5,7 +5,7 @@
   KEYS     of each list, its record, order, entries and tags: see waitlist.lua
   ARGV     [1] now
 
-  Returns  how many of the lists had entries
+  Returns  the number of the lists that had entries
 ]]
 local cleared = 0
 for i = 1, #KEYS, 4 do

@@ -1,6 +1,6 @@
 --[[
-  Remove jobs that no longer wait, or keep only their positions, and wake other jobs. Without ids, it only wakes jobs
-  after a change of the limit, such as the end of a pause. Mirrors throttlekit/_core/decide.py. Runs after waitlist.lua.
+  Remove jobs that no longer wait, or keep only their positions, and wake other jobs. Without ids, only wake jobs after
+  a change of the limit, such as the end of a pause. Mirrors throttlekit/_core/decide.py. Runs after waitlist.lua.
 
   KEYS     of each claim: see decide.lua
   ARGV     [1] now; [2] the number of claims; [3] the owner of the entries, or "" for any owner; [4] "1" to keep their

@@ -1,9 +1,9 @@
 --[[
-  Count the jobs that wait on one list, and return the first ones. Mirrors throttlekit/_core/wait_control.py. Runs after
-  claims.lua.
+  Count the jobs that wait on one list, and return the first of them. Mirrors throttlekit/_core/wait_control.py. Runs
+  after claims.lua.
 
   KEYS     the order of the list: see waitlist.lua
-  ARGV     [1] now; [2] how many jobs to return
+  ARGV     [1] now; [2] the number of jobs to return
 
   Returns  the number of waiting jobs, of woken jobs, and of owners with waiting jobs; then for each of the first jobs
            its owner and its id

@@ -5,8 +5,8 @@
   KEYS     of the claim, of one unit: see decide.lua
   ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in decide.lua; then its first jobs' ids
 
-  Returns  "owners look epoch;delay ...;again": the number of owners; after how long a process should look, or "-"; the
-           delay of each of the owner's wakes; how many of the ids have no entry of this owner. Then the ids of both
+  Returns  "owners look epoch;delay ...;again": the number of owners; the delay until a process should look, or "-"; the
+           delay of each wake of the owner; how many of the ids have no entry of this owner. Then the ids of both
 ]]
 local owner, ids = ARGV[2], {unpacked(ARGV, 7)}
 local c = read_claims(4, 1, owner)[1]

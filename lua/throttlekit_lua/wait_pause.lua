@@ -3,7 +3,7 @@
 
   KEYS     of each claim, of one unit: see decide.lua
   ARGV     [1] now; [2] the number of claims; [3] the duration, microseconds, or "" to end the pause; [4] "1" if the
-           partner sent a 429: then the limits count as used up until the end of the pause; the claims, as in decide.lua
+           partner sent a 429, so that all units count as used up to the end of the pause; the claims, as in decide.lua
 ]]
 local claims = read_claims(5, tonumber(ARGV[2]), '')
 local lasts, empties = tonumber(ARGV[3]), ARGV[4] == '1'

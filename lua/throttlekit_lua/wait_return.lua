@@ -4,9 +4,9 @@
 
   KEYS     of each claim: see decide.lua
   ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, "" if it keeps no position, [5] its owner;
-           [6] the epoch of new lists; [7] for how long the job has waited; [8] how often it was denied; the claims, as
-           in decide.lua; then for each claim 4 arguments: when it was charged, or "-" if it was not; when the limit was
-           to be full again after that; the job's position, or "-"; and for how long its turn counts, or "-"
+           [6] the epoch of new lists; [7] the time for which the job has waited; [8] the number of its denials; the
+           claims, as in decide.lua; then for each claim 4 arguments: the time of the charge, or "-" if there was none;
+           `full_us` after the charge; the job's position, or "-"; and the time for which its turn counts, or "-"
 ]]
 local number, job, owner, epoch = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
 local since, denials = max(0, now - tonumber(ARGV[7])), tonumber(ARGV[8])
@@ -14,7 +14,7 @@ local claims = read_claims(9, number, '')
 
 local function return_units(c, granted, full)
   local by = c.size
-  -- A bucket that was full has regained units since: return fewer.
+  -- A bucket that was full has gained units since the charge: return fewer.
   if c.code == 't' then by = by - math.min(by, max(0, now - (full - by))) end
   local charged = {
     key = c.key, algorithm = c.algorithm, size = 0, a = c.a, b = c.b, c = c.c, granted = granted, by = 0 - by, as_kept = true,

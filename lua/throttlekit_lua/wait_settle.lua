@@ -4,8 +4,8 @@
 
   KEYS     of each claim, of one unit: see decide.lua
   ARGV     [1] now; [2] the number of claims; [3] "settle" or "release"; the claims, as in decide.lua; then for each
-           claim 5 arguments: a, b and c of the algorithm that charged it; when it was charged; and the true cost minus
-           the charge, as a size of the algorithm
+           claim 5 arguments: a, b and c of the algorithm that charged it; the time of the charge; and the true cost
+           minus the charge, as a size of the algorithm
 ]]
 local number, verb = tonumber(ARGV[2]), ARGV[3]
 local claims = read_claims(4, number, '')

@@ -4,9 +4,9 @@
 
   KEYS     of each claim, of one unit: see decide.lua
   ARGV     [1] now; [2] the number of claims; the claims, as in decide.lua; then for each claim 4 arguments:
-           "fall", when the refused job was admitted or "", the span in microseconds, and the floor in millionths; or
-           "remaining", how many units remain, the time until the reset in microseconds, and ""; or, for slots that
-           adapt, "drop", when the failed job was admitted or "", "" and ""
+           "fall", the time at which the refused job was admitted or "", the span in microseconds, and the floor in
+           millionths; or "remaining", the units that remain, the time until the reset in microseconds, and ""; or, for
+           slots that adapt, "drop", the time at which the failed job was admitted or "", "" and ""
 ]]
 local number = tonumber(ARGV[2])
 local claims = read_claims(3, number, '')

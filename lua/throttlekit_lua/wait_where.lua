@@ -1,5 +1,5 @@
 --[[
-  Find where a job waits. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
+  Find the lists on which a job waits. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
 
   KEYS     of each claim: see decide.lua
   ARGV     [1] now; [2] the number of claims; [3] the job's id; the claims, as in decide.lua

@@ -1,28 +1,28 @@
 --[[
-  The jobs that wait for one claim's limit and key. Mirrors throttlekit/_core/waitlist.py. Runs after claims.lua, the
+  The waitlist of one claim's limit and key. Mirrors throttlekit/_core/waitlist.py. Runs after claims.lua, the
   algorithms and slowdown.lua.
 
   The list of a claim c, c.line, has four keys:
 
-  record   hash: epoch; n (the last number); v; look; renewed (when its expiry was last set); guest (`next_retry_us` of
-           waitlist.py); paused, from, emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each
-           owner with waiting entries; if none is free, minus the time at which the owner was last known to listen
+  record   hash: epoch; n (the last number); v; look; renewed (the time at which its expiry was last set); guest
+           (`next_retry_us` of waitlist.py); paused, from, emptied (the pause); slow (see slowdown.lua); p<owner>: the
+           free threads of an owner with waiting entries, or minus the time at which it last listened if none is free
   order    sorted set; all scores are 0, so members are sorted by their bytes. A place is 2 digits of rank, 16 of the
-           tag, and 12 of the number. A waiting entry has member o, a woken one w, and some have others:
+           tag, and 12 of the number. A waiting entry has a member o, a woken entry a member w. Others, if they apply:
              o<owner>|<place>|<id>       it waits
              w<owner>|<at>|<id>          it was woken
-             k<until><kind><cost>|<id>   units are kept for it until then. Kind w: it was woken; l: it was woken, and
-                                         its framework returns it after a delay; t: it has a turn
+             k<until><kind><cost>|<id>   units are kept for it until that time. Kind w: it was woken; l: it was woken,
+                                         and its framework returns it after a delay; t: it has a turn
              x<until>|<id>               it is removed at that time
              g<workflow>|<place>|<id>    it waits, and belongs to a workflow
              h<place><owner>|<id>        it is the first waiting entry of its owner
   entries  hash: id -> "state owner place cost at until step since denials workflow tenant". state: o waiting, w woken,
            p woken on trial (no units are kept for it), k kept. at: the time for which it was woken, or the end of its
-           turn. until: when it is removed, "-" for never. step: what it added to its tenant's finish. since: when the
-           job was first denied. denials: how often it was denied
+           turn. until: the time at which it is removed, or "-". step: the amount that it added to its tenant's finish.
+           since: the time of the job's first denial. denials: the number of its denials
   tags     sorted set: the start tag of each tenant's next job, if greater than v
 
-  The owner "~1000" is not a process: it has all jobs that a framework returns after a delay, at most 1000 ms late.
+  The owner "~1000" is not a process. It has all jobs that a framework returns after a delay, at most 1000 ms late.
 
   The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. The server
   deletes an empty set with its expiry, so members are added before others are removed.
@@ -34,7 +34,7 @@ local RENEWED, TO_LIVE = 3600000000, '172800000'
 
 local function wide(x) return format(WIDE, x) end
 
--- How late the jobs of an owner may return; 0 if the owner is a process, which listens for wakes.
+-- Returns how late the jobs of an owner may return; 0 if the owner is a process, which listens for wakes.
 local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber(sub(name, 2)) or 0) or 0 end
 
 -- Lists
@@ -42,7 +42,7 @@ local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber
 local function open_list(c)
   local was = c.record_was
   local epoch, slow = was.epoch, was.slow
-  -- One constructor with all fields: a table that grows field by field is copied several times.
+  -- This constructor has all fields, because a table that grows field by field is copied several times.
   local list = {
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
     epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
@@ -63,7 +63,7 @@ local function open_list(c)
   call('HSET', c.record, 'from', was[1], 'paused', was[2], 'emptied', was[3])
 end
 
--- Writes the changes. A list without entries is deleted, except its pause and its slow-down.
+-- Writes the changes. If the list has no entries, deletes all of it except its pause and its slow-down.
 local function close_list(list)
   if list.dropped then
     local left = call('HLEN', list.entries)
@@ -94,7 +94,7 @@ local function close_list(list)
   end
   if #row > 0 then call('HSET', list.record, unpacked(row)) end
   if not idle and not renews then return end
-  -- A pause or a slow-down may last longer.
+  -- A pause or a slow-down may last longer than TO_LIVE.
   local last = max(list.paused, list.exhausted or 0, list.slow and slow_last(list.slow) or 0)
   call('PEXPIRE', list.record, plain and ttl(list.guest) or whole(max(tonumber(TO_LIVE), (ttl(last)) + 0)))
   if renews then
@@ -114,13 +114,13 @@ local function owner_of(list, name)
   return o
 end
 
--- `own` is the range of an owner's members of one kind; `count` and `members` read a range.
+-- `own` returns the range of an owner's members of one kind. `count` and `members` read a range.
 local function own(kind, name) return '[' .. kind .. name .. '|', '(' .. kind .. name .. '}' end
 local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, high) end
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
--- Whether an owner is skipped: each of its free threads has a wake, or a wake is overdue, or a wrong clock wrote one.
--- Sets the number of its wakes and the time of the first one.
+-- Returns whether an owner is skipped: each of its free threads has a wake, or its first wake is overdue or was written
+-- by a wrong clock. Sets the number of its wakes and the time of the first one.
 local function is_skipped(list, o)
   if lateness(o.name) > 0 then return list.skips_late end
   if o.free <= 0 then return true end
@@ -134,7 +134,7 @@ local function is_skipped(list, o)
   return o.woken >= o.free or o.first_wake + PATIENCE <= now or o.first_wake > now + FUTURE
 end
 
--- The owners with waiting entries before `till`, in the order of their first ones: o.first, at o.place.
+-- Returns the owners with waiting entries before `till`, sorted by their first entries. Sets o.first and its o.place.
 local function owners(list, most, till)
   local found, unread = members(list, most, '[h', till), {}
   for i, member in ipairs(found) do
@@ -153,8 +153,8 @@ local function owners(list, most, till)
   return found
 end
 
--- The owner of the first waiting entry whose owner is not skipped, or nil. Sets list.skipped, the owners ahead of it.
--- list.head caches the owner until an entry, or the number of an owner's free threads, changes.
+-- Returns the owner of the first waiting entry whose owner is not skipped, or nil. Sets list.skipped to the owners
+-- before it. list.head caches the owner until an entry, or the number of an owner's free threads, changes.
 local function head(list)
   if list.head then return list.head end
   for most = 1, -1, -2 do
@@ -180,7 +180,7 @@ local function entry_in(id, text)
   }
 end
 
--- The entries of some ids; false for an id without an entry.
+-- Returns the entries of some ids; false for an id without an entry.
 local function entries_of(list, ids)
   local found = #ids > 0 and call('HMGET', list.entries, unpacked(ids)) or {}
   for i, id in ipairs(ids) do found[i] = entry_in(id, found[i]) end
@@ -193,7 +193,7 @@ end
 
 local function is_woken(e) return e.state == 'w' or e.state == 'p' end
 
--- The members of an entry in the order, except `h`.
+-- Returns the members of an entry in the order, except `h`.
 local function members_of(e)
   if not e.state then return {} end
   local rest, found = '|' .. e.id, {}
@@ -212,7 +212,7 @@ end
 
 local function add(members, member) members[#members + 1], members[#members + 2] = '0', member end
 
--- Updates an owner's member `h` when one of its entries begins or stops waiting.
+-- Updates an owner's member `h` when one of its entries begins to wait, or stops.
 local function file(list, e, enters, added, removed)
   local o, prefix = owner_of(list, e.owner), #e.owner + 3
   local found = members(list, '2', own('o', e.owner))
@@ -234,7 +234,7 @@ local function change(list, e, state, owner, at, till)
   local before, added, removed, kept = members_of(e), {}, {}, {}
   local moves = e.state ~= state or e.owner ~= owner
   if e.state == 'o' and moves then file(list, e, false, added, removed) end
-  -- A new entry behind list.head does not change which entry is first.
+  -- A new entry after list.head does not change list.head.
   if e.state or state ~= 'o' or list.head and e.place < list.head.place then list.head = nil end
   if e.at > 0 then list.held, owner_of(list, e.owner).woken = nil, nil end
   e.state, e.owner, e.at, e.till = state, owner, at, till
@@ -274,8 +274,8 @@ end
 
 -- Positions
 
--- Returns the position of a new job, and what it adds to its tenant's finish. A job whose workflow holds the slot is
--- ahead of all others.
+-- Returns the position of a new job, and the amount that it adds to its tenant's finish. A job whose workflow holds the
+-- slot is ahead of all others.
 local function new_place(list, c, first)
   list.n = list.n + 1
   local tag, step = 1, 0
@@ -300,7 +300,7 @@ end
 
 local function waiting(list) return count(list, '[o', '(p') end
 
--- How many entries wait before a place, without those of skipped owners.
+-- Returns the number of entries that wait before a place, without those of skipped owners.
 local function rank_of(list, place)
   local before = 0
   for _, o in ipairs(owners(list, '-1', '(h' .. place)) do
@@ -309,10 +309,10 @@ local function rank_of(list, place)
   return before
 end
 
--- Who is next
+-- Wakes
 
--- The units kept for woken jobs and turns. late: those for jobs that return after a delay; first: when the first ones
--- are no longer kept; last: the time of the last wake.
+-- Returns the units that are kept for woken jobs and turns. late: the units for jobs that return after a delay; first:
+-- the time at which the first units are no longer kept; last: the time of the last wake.
 local function held(list)
   if not list.held then
     local units, late, last = 0, 0, nil
@@ -332,34 +332,34 @@ end
 
 local function units_out(list) return list.epoch == '' and 0 or held(list).units end
 
--- How many woken jobs of an owner that return after a delay are not overdue.
+-- Returns the number of woken jobs that are not overdue, for an owner whose jobs return after a delay.
 local function count_expected(list, name)
   local low, high = '[w' .. name .. '|', '(w' .. name .. '|'
   return count(list, low .. wide(now - lateness(name)), high .. wide(now + FUTURE + 1))
 end
 
--- How many of these jobs are overdue.
+-- Returns the number of woken jobs that are overdue, for an owner whose jobs return after a delay.
 local function count_overdue(list, name)
   if lateness(name) == 0 then return 0 end
   return count(list, '[w' .. name .. '|', '(w' .. name .. '|' .. wide(now - lateness(name)))
 end
 
--- Whether a waiting job is ahead of a new one. If MOST woken jobs of the first owner are overdue, the queue was
--- probably purged: then the new job does not wait.
+-- Returns whether a waiting job is ahead of a new job. If MOST woken jobs of the first owner are overdue, the queue was
+-- probably purged, so the new job does not wait.
 local function comes_first(list)
   local o = head(list)
   return o and count_overdue(list, o.name) < MOST
 end
 
--- The time of an owner's last wake, or nil.
+-- Returns the time of an owner's last wake, or nil.
 local function last_wake(list, name)
   local low, high = own('w', name)
   local last = call('ZREVRANGEBYLEX', list.order, high, low, 'LIMIT', '0', '1')[1]
   return last and tonumber(sub(last, #low, #low + 15))
 end
 
--- When to wake the first of the jobs that return late, if no unit can be kept for it: after the last wake, at the pace
--- of the limit; or as soon as there is a unit, if more woken jobs are overdue than still expected.
+-- Returns when to wake the first job of an owner whose jobs return late, if no unit can be kept for it: after the last
+-- wake, at the pace of the limit; or when a unit is free, if more woken jobs are overdue than not.
 local function wake_late_at(list, name, pace, ready)
   if count_overdue(list, name) > count_expected(list, name) then return ready end
   local last = last_wake(list, name)
@@ -368,8 +368,8 @@ local function wake_late_at(list, name, pace, ready)
   return at < now - TRIAL and at or max(at, ready)
 end
 
--- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, it only checks if
--- the owner listens. Returns whether it does. In a cluster, an owner listens on each node to which it sends requests.
+-- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, only checks.
+-- Returns whether the owner listens. In a cluster, an owner listens on each node to which it sends requests.
 local function rings(c, name, ...)
   if name == c.requester then return true end
   local bell = {}
@@ -377,7 +377,7 @@ local function rings(c, name, ...)
   return call('PUBLISH', 'tk1:' .. name, concat(bell)) > 0
 end
 
--- Wakes an entry for `at`, if its owner listens. Returns whether it does.
+-- Wakes an entry for `at`, if its owner listens. Returns whether the owner listens.
 local function wake_entry(c, e, at, state)
   local list, late = c.line, lateness(e.owner)
   if late == 0 and not rings(c, e.owner, e.id, whole(at - now)) then
@@ -389,7 +389,7 @@ local function wake_entry(c, e, at, state)
   return true
 end
 
--- A copy of a claim, with one unit and without a holder.
+-- Returns a copy of a claim, with one unit and without a holder.
 local function of_one(c)
   if c.cost == 1 and c.code ~= 'a' and not c.held and not c.line.slow then return c end
   local one = setmetatable({held = false, size = 1, rest = whole(c.mark) .. ' 1 ', pace = false}, {__index = c})
@@ -398,7 +398,7 @@ local function of_one(c)
   return one
 end
 
--- Whether so many units may be kept for jobs that return late. If not, too many would be lost.
+-- Returns whether a number of units may be kept for jobs that return late. If not, too many units would be lost.
 local function may_keep(c, one, units)
   if c.algorithm.estimates then return units <= c.line.window end
   return not c.algorithm.tight(one, math.floor(2 * units * c.mark / 1000))
@@ -417,7 +417,7 @@ local function check_skipped(c, skipped)
 end
 
 -- Wakes the first entries, as long as there are units for them. Returns when a process should look next, or nil. If the
--- requesting job waits in this list, and no unit is free soon, it only computes that time.
+-- requesting job waits on this list, and no unit is free soon, only computes that time.
 local function wake(c, waits)
   local list = c.line
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
@@ -475,7 +475,7 @@ local function find(c)
   local list, estimates = c.line, c.algorithm.estimates
   list.window = max(1, math.floor(estimates and c.declared_a / 4 or PATIENCE * 1000 / max(1, c.mark)))
   if not c.is_read then c.algorithm.read(c) end
-  if c.adopted then list.guest = 0 end  -- callers were spread at another rate
+  if c.adopted then list.guest = 0 end  -- retry times were spread at another rate
   if list.emptied > 0 then
     c.algorithm.exhaust(c, list.emptied)
     local _, full = c.algorithm.use(c)
@@ -484,7 +484,7 @@ local function find(c)
   if list.slow and c.size > 0 then read_pace(c) end
 end
 
--- Writes the state again if it is stale or was written at another rate. A pause is not part of the new state.
+-- Writes the state again if it is stale or was written at another rate. The new state does not contain a pause.
 local function rewrite_if_stale(c, peeks)
   if not c.stale and (peeks or not c.adopted) then return end
   local fresh = {key = c.key, algorithm = c.algorithm, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c, as_kept = peeks}
@@ -492,17 +492,17 @@ local function rewrite_if_stale(c, peeks)
   c.algorithm.keep(fresh)
 end
 
--- The workflow that holds, or will hold, a slot of the claim; or "".
+-- Returns the workflow that holds, or will hold, a slot of the claim, or "".
 local function workflow_of(c) return c.algorithm.estimates and sub(c.c, -1) == '#' and c.c or '' end
 
--- Wakes entries of a workflow that has got its slot: they need no other slot.
+-- Wakes entries of a workflow that holds its slot, because they need no other slot.
 local function wake_workflow(c)
   local low, high = own('g', workflow_of(c))
   local found = low == '[g|' and {} or members(c.line, whole(MOST), low, high)
   for _, each in ipairs(found) do wake_entry(c, entry_of(c.line, sub(each, #low + 31)), now, 'p') end
 end
 
--- Wakes entries of a claim's list, and records the requester's free threads. Returns when it should look again, or nil.
+-- Wakes entries of a claim's list, and records the requester's free threads. Returns the delay until its look, or nil.
 local function wake_claim(c, free, by_job, granted)
   local list, requester = c.line, c.requester
   if list.epoch == '' or c.size == 0 then return nil end

@@ -29,7 +29,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
-from throttlekit._core.limit.base import Limit, altered
+from throttlekit._core.limit.base import Limit, change_rate
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit.stores import Correction, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
@@ -334,4 +334,4 @@ def test_two_rates_that_fill_in_the_same_time_are_distinguished(store: RedisStor
     """After 1 000 of 3 000 units are taken, 1 500 are left at half the rate: the whole burst of that rate."""
     bench, fast = Bench(store), TokenBucket("x", "300000/s", burst=3000)
     assert bench.decide(fast, cost=1000).allowed
-    assert bench.units_left(altered(fast, "150000/s", 1500)) == 1500
+    assert bench.units_left(change_rate(fast, "150000/s", 1500)) == 1500

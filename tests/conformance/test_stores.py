@@ -18,7 +18,7 @@ from conformance.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench,
 from conformance.cases import BURST_CASES, CASES, Case
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Reason
-from throttlekit._core.limit.base import Limit, altered
+from throttlekit._core.limit.base import Limit, change_rate
 from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.waitlist import State
 from throttlekit.stores import MemoryStore, Store, StoreClaim
@@ -184,7 +184,7 @@ def test_a_rate_that_is_set_counts_in_the_same_key(bench: Bench, case: Case) -> 
     limit, bench.now_us = case.limit, case.start_us
     rate = limit.rate_from(10 * limit.amount, limit.period_us)
     assert rate is not None
-    faster = altered(limit, rate)
+    faster = change_rate(limit, rate)
     if faster.declared is None:
         pytest.skip("this algorithm counts a rate that is set separately")
     bench.drain(limit)

@@ -48,7 +48,9 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any], Rules, str]] = {
     "a grant charges nothing": (
         GcraAlgorithm, "admit", lambda self, state, *_: state, Rules((ONE,)), "within",
     ),
-    "a woken job's units are given to others": (Waitlist, "taken", lambda *_: 0, Rules((ONE,)), "is granted before"),
+    "a woken job's units are given to others": (
+        Waitlist, "units_held", lambda *_: 0, Rules((ONE,)), "is granted before",
+    ),
     "no job is woken": (Waitlist, "wake", _do_nothing, Rules((ONE,)), "never begin"),
 }  # fmt: skip
 

@@ -130,7 +130,7 @@ DEFECTS: dict[str, Defect] = {
         "the release of a slot releases another one too", ConcurrencyAlgorithm, "_without", _returns_two_slots
     ),
     "charge-too-small": Defect("a unit charges a bucket too little", GcraAlgorithm, "admit", _charges_less),
-    "charge-on-denial": Defect("a denial charges", decide, "_stored", _charges_denials),
+    "charge-on-denial": Defect("a denial charges", decide, "_state_to_store", _charges_denials),
     "order-by-id": Defect("jobs are granted in the order of their ids", decide, "_position", _orders_by_id),
     "previous-window": Defect(
         "a job at the begin of a window is charged in the previous one", FixedWindowAlgorithm, "admit",

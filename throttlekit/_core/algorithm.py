@@ -13,12 +13,12 @@ STALE_US = 60_000_000
 
 
 class Use(NamedTuple):
-    """How much of a limit is used under one key."""
+    """The use of a limit under one key."""
 
     units: int
     """
-    The units in use now. For a bucket, these follow from `full_us`, so this has another meaning: after a grant to a job
-    that waited, for how many µs the bucket had been full, and so had lost units; otherwise 0.
+    The units in use now. For a bucket, these follow from `full_us`, and this number has another meaning: after a grant
+    to a job that waited, the time in µs for which the bucket had been full, and so had lost units; otherwise 0.
     """
     full_us: int
     """The time from which no unit is in use any more. If it is in the past, no unit is in use now."""
@@ -28,7 +28,7 @@ class Algorithm(Protocol):
     """
     One request for units of one limit under one key: the algorithm with its parameters, and the size of the request.
 
-    A state is an immutable value of the algorithm's own type; None means that nothing is stored, so no unit is in use.
+    A state is an immutable value of the algorithm's own type, or None if nothing is stored, so no unit is in use.
     Times are whole microseconds, and are always arguments. Every rounding makes the limit stricter.
     """
 
@@ -37,9 +37,9 @@ class Algorithm(Protocol):
     estimates: ClassVar[bool]
     """Whether the time at which units become free is unknown, as for slots. Then a job may be admitted early."""
     overflows: ClassVar[bool]
-    """Whether it loses units while it is full. Then `Use.units` is the time for which it was full."""
+    """Whether units are lost while the limit is full. Then `Use.units` is the time for which it was full."""
     remembered_us: ClassVar[int]
-    """How long a state is kept at least, even if none of its units is in use any more."""
+    """The shortest time for which a state is kept, even if none of its units is in use any more."""
 
     @property
     def holder(self) -> str:
@@ -48,16 +48,16 @@ class Algorithm(Protocol):
 
     @property
     def lease_us(self) -> int:
-        """How long a holder keeps a slot without renewing it; 0 for a limit without slots."""
+        """The time for which a holder keeps a slot without renewing it; 0 for a limit without slots."""
         ...
 
     @property
     def size(self) -> int:
-        """How much is charged: µs for a bucket, units for the others. 0 only peeks."""
+        """The size of the charge: µs for a bucket, units for the other algorithms. 0 only peeks."""
         ...
 
     def of_one(self) -> Algorithm:
-        """The same for a request of one unit without a holder."""
+        """Return a request of one unit of the same limit, without a holder."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Algorithm(Protocol):
 
     @property
     def keeps_us(self) -> float:
-        """How long a free unit is kept before it is lost, if no request takes it. Below 0: it is not kept at all."""
+        """The time for which a free unit is kept before it is lost, if no request takes it; below 0 for no time."""
         ...
 
     def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
@@ -80,32 +80,32 @@ class Algorithm(Protocol):
         Read the stored state.
 
         Args:
-            emptied_us: After a 429: the limit counts as used up until this time. 0: there was no 429.
+            emptied_us: The time up to which all units count as used after a 429; 0 if there was no 429.
 
         Returns:
-            Three states. (1) *state*, or if *state* is impossible, the state of a limit that has just been used up.
-            `settle` takes this one: it is not converted, because the rate that wrote it may be in force again. (2) The
-            first one converted to this rate, if another rate of the limit wrote it; otherwise the same object. All
-            other methods take and return this one. (3) The second one after the 429.
+            Three states. (1) *state*, or if *state* is impossible, the state of a limit whose units have all just been
+            used. `settle` takes this state. It is not converted, because the rate that wrote it may be in force again.
+            (2) The first state, converted to this rate if another rate of the limit wrote it; otherwise the same
+            object. All other methods take and return this state. (3) The second state, after the 429.
         """
         ...
 
     def there(self, state: Any, now_us: int) -> int:
-        """How many units are free now."""
+        """Return the number of units that are free now."""
         ...
 
     def ready_us(self, state: Any, now_us: int, ahead: int = 0) -> int:
         """
-        The earliest time at which the request passes if *ahead* other units pass before it; *now_us* if it passes now.
-        It is exact for as many units as can pass at once, and an estimate for more. A greater *ahead* never makes it
-        earlier.
+        Return the earliest time at which the request passes if *ahead* other units pass before it; *now_us* if it
+        passes now. The time is exact for as many units as can pass at once, and an estimate for more. It is never
+        earlier for a greater *ahead*.
         """
         ...
 
     def holds(self, state: Any, now_us: int) -> bool:
         """
-        Whether the workflow of the job already holds the slot. Then the request takes no unit, and passes ahead of
-        waiting jobs.
+        Whether the job's workflow already holds the slot. Then the request takes no unit, and passes ahead of waiting
+        jobs.
         """
         ...
 
@@ -129,11 +129,11 @@ class Algorithm(Protocol):
         ...
 
     def use(self, state: Any, now_us: int) -> Use:
-        """The units in use, and how long they count."""
+        """Return the units in use, and the time until which they count."""
         ...
 
     def pace_us(self, state: Any, now_us: int) -> int:
-        """The time that the units of this request take at the rate of the limit."""
+        """Return the time that the units of this request take at the rate of the limit."""
         ...
 
 

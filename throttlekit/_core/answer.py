@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Caller(Enum):
-    """The kind of the caller. It determines what a denial writes."""
+    """The kind of a caller. It determines what the store writes after a denial."""
 
     JOB = "job"
     """A job: a denial gives it a position on a waitlist."""
@@ -34,7 +34,7 @@ class Caller(Enum):
     """A caller without a job: a denial gives it a retry time, but no position."""
     PEEK = "peek"
     """A caller that only looks: the store writes nothing, except to replace a state that a wrong clock wrote."""
-    __hash__ = object.__hash__  # faster than that of Enum, which is written in Python: each request is hashed
+    __hash__ = object.__hash__  # each request is hashed, and the hash of Enum, written in Python, is slower
 
 
 class Reason(Enum):
@@ -44,7 +44,7 @@ class Reason(Enum):
     EXHAUSTED = "exhausted"
     """The limit has no unit left for this cost now."""
     IN_LINE = "in line"
-    """There may be a unit, but other jobs are ahead of this one."""
+    """A unit may be free, but other jobs are ahead of this one."""
     FULL = "queue full"
     """As many jobs wait as the limit allows, so the job gets no position."""
     PAUSED = "paused"
@@ -58,12 +58,12 @@ class Requester(NamedTuple):
     Attributes:
         job: The job's id; "" for a caller that keeps no position.
         owner: The name of the process's channel; for a job that its framework returns after a delay, `late_owner`.
-        free: How many other threads of the process are free, without the one that makes the request.
-        max_wait_us: How long the job waits at most, from now on. None: no limit.
-        waited_us, denials: How long the job has waited, and how often it was denied, as far as its process knows. A
-            full queue does not refuse a job that was denied before, even if the store has lost its state.
-        most_early_us: How long before its units are free a woken job may be granted, at most; `late.early_us` if that
-            is less.
+        free: The number of free threads of the process, without the one that makes the request.
+        max_wait_us: The longest time for which the job waits, from now on; None if there is no limit.
+        waited_us, denials: The time for which the job has waited, and the number of its denials, as far as its process
+            knows. A full queue does not refuse a job that was denied before, even if the store has lost its state.
+        most_early_us: A woken job may be granted at most this long before its units are free, and at most
+            `late.early_us` before.
     """
 
     caller: Caller
@@ -82,12 +82,12 @@ WITHOUT_JOB = Requester(Caller.WITHOUT_JOB, most_early_us=0)
 
 class Kept(NamedTuple):
     """
-    Where a denied job waits.
+    The list on which a denied job waits.
 
     Attributes:
-        claim: The number of the claim on whose list it waits.
-        epoch: The epoch of that list.
-        position: How many jobs of that list the retry time counts as ahead of it.
+        claim: The number of the claim to which the list belongs.
+        epoch: The epoch of the list.
+        position: The number of jobs on the list that the retry time counts as ahead of this one.
     """
 
     claim: int
@@ -100,7 +100,7 @@ class Position(NamedTuple):
     The position that a job had on one list until it was granted. If another store then denies the job, it is restored.
 
     Attributes:
-        turn: Whether the job was woken on that list, also if another limit denied it after that.
+        turn: Whether the job was woken on that list. It keeps its turn if another limit then denies it.
     """
 
     place: Place
@@ -109,12 +109,12 @@ class Position(NamedTuple):
 
 class Waited(NamedTuple):
     """
-    How a job has waited.
+    The wait of a job.
 
     Attributes:
-        for_us: Since its first denial.
-        denials: How often it was denied, including this time.
-        claim: The number of the claim on whose list it waits, or waited until it was granted; None: unknown.
+        for_us: The time since its first denial.
+        denials: The number of its denials, including this one.
+        claim: The number of the claim on whose list it waits, or waited until it was granted; None if unknown.
     """
 
     for_us: int
@@ -133,13 +133,13 @@ class Answer(NamedTuple):
         claim: The number of the binding claim; 0 if the request is allowed.
         retry_us: If denied: an estimate of the time at which the request passes. If allowed: the time at which the body
             may begin, which is now, or for a woken job at most `late.early_us` later.
-        uses: How much of each claim's limit is used after the decision. None: that claim was not decided.
-        kept: Where the job waits. None: it does not wait.
-        wakes: Jobs of the caller's own process that were woken: the number of a claim, and the wake.
-        looks: The lists at which the caller's process should look: the number of a claim, and in how many microseconds.
-        positions: For a granted job that had waited: its position on each list.
+        uses: The use of each claim's limit after the decision; None for a claim that was not decided.
+        kept: The list on which the job waits, or None if it does not wait.
+        wakes: The woken jobs of the caller's own process: each the number of a claim, and the wake.
+        looks: The lists at which the caller's process should look: each the number of a claim, and a delay in µs.
+        positions: For a granted job that had waited, its position on each list.
         asked_us: The time of the decision on each claim, if stores with different clocks decide; otherwise empty.
-        waited: How long the job has waited. None: it has not.
+        waited: The wait of the job, or None if it has not waited.
     """
 
     reason: Reason
@@ -165,9 +165,9 @@ class Look(NamedTuple):
 
     Attributes:
         wakes: All woken jobs of the owner that have not requested their units yet.
-        again: The ids from the owner that have no entry of it on the list. These jobs make a new request.
-        owners: How many owners have jobs in the order.
-        look_in_us: In how many microseconds a process should look; None if none needs to.
+        again: Those ids of the call that have no entry of this owner on the list. These jobs make a new request.
+        owners: The number of owners with jobs in the order.
+        look_in_us: The delay after which a process should look at the list again, or None if no look is needed.
     """
 
     epoch: str

@@ -11,25 +11,25 @@ from throttlekit._core.storage_keys import wait_names
 __all__ = ["CLASS", "CLASSES", "UNIT", "StoreClaim", "claim_of"]
 
 UNIT = 1_000_000
-"""What one unit adds to the start tag of a tenant's next job, at weight 1."""
+"""The amount that one unit adds to the start tag of a tenant's next job, at weight 1."""
 
 CLASS, CLASSES = 2**40, 16
-"""What a priority class adds to `StoreClaim.lead`, and how many classes there are at most."""
+"""The amount that a priority class adds to `StoreClaim.lead`, and the most classes that a limit may have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreClaim:
     """
-    What one request takes of one limit, and the names under which the limit's state is stored.
+    The units of one limit that a request takes, and the names under which the limit's state is stored.
 
     The limiter uses the same object again for the same request. So a claim is equal only to itself, and a store can
-    cache what it computes for the object.
+    cache the results that it computes for the object.
 
     Attributes:
-        max_queue: The longest queue. A new job is refused if this many jobs wait. None: no limit.
-        tenant: Whose share of the limit the job takes; "" if the limit is not shared.
-        step: What the job adds to its tenant's start tag: cost / weight, in `UNIT`, rounded up; 0 if the limit is not
-            shared.
+        max_queue: The longest queue: a new job is refused if this many jobs wait. None if there is no limit.
+        tenant: The tenant whose share of the limit the job takes; "" if the limit is not shared.
+        step: The amount that the job adds to its tenant's start tag: cost / weight, in `UNIT`, rounded up; 0 if the
+            limit is not shared.
         lead: The job's priority class, times `CLASS`: a job with a greater lead is ahead of one with a smaller lead.
     """
 
@@ -48,7 +48,7 @@ class StoreClaim:
 
 
 class _Draft:
-    """A mutable `StoreClaim`, like `_Draft` in decision.py: one is created for each job of a new key."""
+    """A mutable `StoreClaim`, like `_Draft` in decision.py. A claim is created for each job of a new key."""
 
     __slots__ = StoreClaim.__slots__
 

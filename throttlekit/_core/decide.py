@@ -54,42 +54,45 @@ from throttlekit._core.waitlist import (
 __all__ = ["Bell", "Stored", "bears_early", "decide", "early_us_of", "forget", "look", "scarcity"]
 
 _SOONEST_US = 1_000
-"""The shortest time after a denial for which a framework delays a job."""
+"""The shortest delay between a denial and the return of the job by its framework."""
 
 Bell = Callable[[str, int, Wake | None], bool]
-"""Like `Ring`, with the number of the claim on whose list the job waits."""
+"""A function like `Ring`. Its second argument is the number of the claim on whose list the job waits."""
 
 
 _NOBODY, _ONLY_LOOKS = WITHOUT_JOB, Requester(Caller.PEEK)
 
 
 class Stored(NamedTuple):
-    """What is stored for one key: the algorithm's own state, and its waitlist. None: nothing is stored."""
+    """The stored data of one key: the algorithm's state, and the waitlist. Each is None if it is not stored."""
 
     taken: Any = None
     waitlist: Waitlist | None = None
 
 
 class _Found(NamedTuple):
-    """One claim of a request, as it was found."""
+    """One claim of a request, with the state that was read for it."""
 
     claim: StoreClaim
     known: Any
     """The stored state of the algorithm: the second result of `Algorithm.read`."""
     taken: Any
-    """The same state after a 429, if there was one."""
+    """The same state, after the effect of a 429 if there was one: the third result of `Algorithm.read`."""
     waitlist: Waitlist
     entry: Entry | None
     turn: bool
-    """Whether the job was woken on this list, even if another limit denied it after that."""
+    """Whether the job was woken on this list. It keeps its turn if another limit then denies it."""
     ready: Callable[[int], int]
-    """When the request passes if a number of other units pass before it; for a rate, not before a pause ends."""
+    """
+    Returns the time at which the request passes, if the given number of other units pass before it. For a rate, this
+    is not before a pause ends.
+    """
     passes_us: int
-    """When there are units for the job in addition to those kept for woken jobs; not before a pause ends."""
+    """The time from which there are units for the job besides those kept for woken jobs; not before a pause ends."""
     until_us: int
-    """The latest time of `passes_us` for which the job may be granted now."""
+    """The job may be granted now if `passes_us` is not later than this time."""
     first: bool
-    """Whether no waiting job has to pass first (or this job must wait in any case)."""
+    """Whether no waiting job has to pass before this one. Also true if there is no unit for this job now."""
     pace: Pace | None
 
 
@@ -100,24 +103,25 @@ def decide(
     Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
 
     A denial charges nothing. The job then waits on the list of the limit that delays it longest, and keeps its position
-    on the lists of the others. A woken job passes ahead of all others. A job that was not woken passes only if no job
-    waits, or if all that wait are skipped. A job that was woken in one limit, and denied by another, keeps its turn in
-    the first.
+    on the lists of the other limits. A woken job passes ahead of all others. A job that was not woken passes only if no
+    job waits, or if all waiting jobs are skipped. A job that one limit woke and another limit denied keeps its turn in
+    the first limit.
 
     Args:
-        states: What is stored for each claim's key, in the order of *claims*. Their waitlists are changed in place.
-        epoch: The epoch for new lists.
+        states: The stored data of each claim's key, in the order of *claims*. The waitlists are changed in place.
+        bell: Sends a wake to another process.
+        epoch: The epoch of each list that is created.
 
     Returns:
         The answer, and the states to store.
     """
     early_us = early_us_of(claims, requester)
     looks = [_look(claim, state, now_us, requester, early_us) for claim, state in zip(claims, states, strict=True)]
-    waited, own = _waited(looks, now_us, requester), list[tuple[int, Wake]]()
+    waited, own = _find_wait(looks, now_us, requester), list[tuple[int, Wake]]()
     if requester.caller is not Caller.PEEK:
         for i, each in enumerate(looks):
             if _waits_for_late(each, now_us):
-                each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, requester, bell, own))
+                each.waitlist.wake(_wake_rules(each, now_us), now_us, _ring_of(i, requester, bell, own))
                 looks[i] = _look(claims[i], states[i], now_us, requester, early_us)
     reason, binding, retry_us, ahead = _verdict(looks, now_us, requester.caller, waited)
     if requester.caller is Caller.PEEK:
@@ -136,11 +140,11 @@ def decide(
         by = requester._replace(waited_us=waited.for_us, denials=waited.denials)
         kept = Kept(binding, _deny(looks, binding, now_us, by, epoch), ahead)
         if lateness_us(requester.owner):
-            comes = [_comes_us(each, requester, now_us, early_us) for each in looks]
+            comes = [_late_retry_us(each, requester, now_us, early_us) for each in looks]
             retry_us, kept = max(at_us for at_us, _ in comes), kept._replace(position=comes[binding][1])
             _keep_if_over(looks[binding], requester, now_us, retry_us)
     elif reason is not Reason.FULL:
-        retry_us = _spread(looks[binding], retry_us, now_us, requester.max_wait_us)
+        retry_us = _spread_retry(looks[binding], retry_us, now_us, requester.max_wait_us)
     granted = reason is Reason.ALLOWED
     more, looked = _wake_all(looks, now_us, requester, bell, requester.free + (0 if granted else 1), granted=granted)
     wakes = tuple(sorted((*own, *more), key=lambda each: each[0]))
@@ -148,19 +152,19 @@ def decide(
         reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions,
         waited=waited if waited.denials else None,
     )  # fmt: skip
-    return answer, [_stored(each) for each in looks]
+    return answer, [_state_to_store(each) for each in looks]
 
 
 def look(
     claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], bell: Bell
 ) -> tuple[Look, Stored]:
     """
-    Look at one list for *owner*: wake jobs, and return which of its jobs may request their units.
+    Look at one list for *owner*: wake jobs, and return those jobs of the owner that may request their units.
 
     Args:
         claim: A claim of one unit.
-        free: How many threads of the owner are free.
-        ids: The first jobs that the owner holds. The result contains those that have no entry on the list.
+        free: The number of free threads of the owner.
+        ids: The first jobs that the owner holds. `Look.again` of the result lists those without an entry on the list.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         _look(claim, state, now_us, _ONLY_LOOKS)
@@ -179,7 +183,7 @@ def look(
     _, looked = _wake_all([found], now_us, Requester(Caller.JOB, owner=owner), bell, free)
     wakes = tuple(Wake(id, _in_us(at_us, now_us)) for at_us, id in waitlist.woken_of(owner))
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
-    return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _stored(found)
+    return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _state_to_store(found)
 
 
 def forget(
@@ -191,8 +195,9 @@ def forget(
     Without *ids*, only wake jobs after a change of the limit, such as returned units, a higher rate or a pause's end.
 
     Args:
-        owner: Remove only entries of this owner: any other owner now has the message. "": entries of any owner.
-        keep: Whether the jobs keep their positions, because something outside the store delays them.
+        owner: Remove only entries of this owner, because another owner may have the message now. If it is "", remove
+            entries of any owner.
+        keep: Keep the positions of the jobs instead, because something outside the store delays them.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         return state
@@ -206,25 +211,26 @@ def forget(
         else:
             found.waitlist.forget(entry)
     _wake_all([found], now_us, _NOBODY, lambda name, _, wake: bell(name, number, wake), None)
-    return _stored(found)
+    return _state_to_store(found)
 
 
 def early_us_of(claims: Sequence[StoreClaim], requester: Requester) -> int:
-    """How long before its units are free a woken job may be granted."""
+    """Return the time before its units are free at which a woken job may be granted; 0 if a claim does not allow it."""
     return min(requester.most_early_us, early_us(requester.owner)) if all(map(bears_early, claims)) else 0
 
 
 def bears_early(claim: StoreClaim) -> bool:
     """
-    Whether a job may be granted a little before its body begins. A bucket can charge it for the time of its begin, and
-    a slot is held until its end. A window or a log would charge it now, so its unit would expire too early.
+    Whether a job may be granted a little before its body begins. A bucket can charge the job for the time at which the
+    body begins, and a slot is held until the body ends. A window or a log would charge the job at the time of the
+    grant, so the unit would expire too early.
     """
     algorithm = claim.algorithm
     return not algorithm.size or algorithm.overflows or algorithm.estimates
 
 
 def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, early_us: int = 0) -> _Found:
-    """Read the state of one claim: how much is taken, and which jobs wait."""
+    """Read the state of one claim: the units in use, and the waitlist."""
     algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
@@ -239,12 +245,12 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, e
     if not algorithm.size or algorithm.holds(taken, now_us):
         passes_us = max(now_us, waitlist.pause.until_us) if algorithm.size else now_us
         return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, now_us, True, pace)
-    kept = 0 if turn else waitlist.taken(now_us)
+    kept = 0 if turn else waitlist.units_held(now_us)
     late_us = lateness_us(requester.owner)
     if late_us and entry is not None and not turn:
         ahead = waitlist.rank_of(entry.place, now_us) * claim.cost
         if ready(kept + ahead) <= now_us + late_us:
-            turn, kept = True, kept - waitlist.held_late(now_us)
+            turn, kept = True, kept - waitlist.units_held_late(now_us)
     passes_us = max(ready(kept), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
@@ -254,8 +260,8 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, e
 
 def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waited) -> tuple[Reason, int, int, int]:
     """
-    Return the reason, the number of the binding claim, an estimate of when the request passes, and how many jobs of the
-    binding claim's list that estimate counts as ahead.
+    Return four values: the reason, the number of the binding claim, the estimated time at which the request passes, and
+    the number of jobs on the binding claim's list that this estimate assumes to pass before.
     """
     denies = [i for i, each in enumerate(looks) if each.passes_us > each.until_us or not each.first]
     if not denies:
@@ -266,8 +272,8 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
     if not found.turn:
         waitlist, entry = found.waitlist, found.entry
         jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, now_us)
-        ahead = jobs * found.claim.cost  # assume that all jobs take as many units
-        retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
+        ahead = jobs * found.claim.cost  # assume that each of these jobs takes as many units as this one
+        retry_us = max(retry_us, found.ready(waitlist.units_held(now_us) + ahead))
     if caller is not Caller.AGAIN and not waited.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
@@ -280,7 +286,10 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
 
 
 def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
-    """Charge one claim (a bucket for the time at which the body begins). Remove the job's entry, and an old pause."""
+    """
+    Charge one claim. A bucket is charged for the time *begins_us*, at which the body begins. Remove the job's entry and
+    a pause that has ended.
+    """
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     if not claim.algorithm.size:
         return found
@@ -292,8 +301,8 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
     return found._replace(known=taken, taken=taken, entry=None)
 
 
-def _waited(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waited:
-    """How the job has waited until now, as far as its process or one of its entries knows."""
+def _find_wait(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waited:
+    """Return how long the job has waited and how often it was denied: the most that its process or an entry knows."""
     entries = [(i, each.entry) for i, each in enumerate(looks) if each.entry is not None]
     for_us = max((requester.waited_us, *(now_us - entry.since_us for _, entry in entries)))
     denials = max((requester.denials, *(entry.denials for _, entry in entries)))
@@ -302,7 +311,7 @@ def _waited(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waite
 
 def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Requester, epoch: str) -> str:
     """
-    Give the job a position on each list. It waits on the list of the claim *binding*, whose epoch is returned.
+    Give the job a position on each list. It waits on the list of claim number *binding*. Return the epoch of that list.
     """
     bound = looks[binding]
     for i, each in enumerate(looks):
@@ -310,7 +319,7 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Request
             continue
         turn_us = 0
         if _has_turn(each.entry) and each.ready(0) <= each.until_us:
-            counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
+            counts = bound.waitlist.pause.until_us <= now_us and _is_scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
         each.waitlist.keep(_position(each, now_us, requester, epoch), requester.owner, now_us + KEPT_US, turn_us)
     entry, waitlist = _position(bound, now_us, requester, epoch), bound.waitlist
@@ -320,12 +329,12 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Request
 
 
 def _in_us(at_us: int, now_us: int) -> int:
-    """The delay until a job that was woken for *at_us* makes its request; 0 if a wrong clock wrote that time."""
+    """Return the delay until a job that was woken for *at_us* makes its request; 0 if a wrong clock wrote that time."""
     return max(0, at_us - now_us) if at_us <= now_us + FUTURE_US else 0
 
 
-def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
-    """The retry time of a caller without a position: later than those of the callers that were denied before it."""
+def _spread_retry(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
+    """Return the retry time of a caller without a position: later than that of each such caller denied before it."""
     waitlist, last_us = found.waitlist, retry_us + RETRY_SPREAD_US
     if waitlist.next_retry_us <= last_us:
         retry_us = max(retry_us, waitlist.next_retry_us)
@@ -334,22 +343,28 @@ def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) 
     return retry_us
 
 
-def _comes_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> tuple[int, int]:
-    """When a job that its framework returns after a delay may pass, if all jobs ahead pass, and how many these are."""
+def _late_retry_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> tuple[int, int]:
+    """
+    Return the retry time of a job that its framework returns after a delay, and the number of jobs ahead of it. The
+    time assumes that each of these jobs passes.
+    """
     algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(requester.owner)
     entry = waitlist.entries.get(requester.job)
     if entry is None:
         return now_us, 0
     before = waitlist.rank_of(entry.place, now_us) + waitlist.count_expected(requester.owner, now_us)
-    kept = waitlist.taken(now_us) - waitlist.held_late(now_us)
+    kept = waitlist.units_held(now_us) - waitlist.units_held_late(now_us)
     passes_us = found.ready(kept + before * found.claim.cost)
     if algorithm.overflows and algorithm.keeps_us < late_us:
-        passes_us -= early_us  # a unit that is not taken at once is lost
+        passes_us -= early_us  # a free unit is lost if no job takes it at once
     return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us), before
 
 
 def _keep_if_over(bound: _Found, requester: Requester, now_us: int, retry_us: int) -> None:
-    """If the framework may return a job only after its longest wait, it keeps its position, but no job waits for it."""
+    """
+    Take the job out of the order, but keep its position, if its framework may return it after its longest wait. So no
+    other job waits for it.
+    """
     entry = bound.waitlist.entries.get(requester.job)
     if requester.max_wait_us is None or retry_us - now_us + lateness_us(requester.owner) <= requester.max_wait_us:
         return
@@ -359,8 +374,8 @@ def _keep_if_over(bound: _Found, requester: Requester, now_us: int, retry_us: in
 
 def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> Entry:
     """
-    Return the job's entry in one list, or a new one. *requester* has the time of waiting and the number of denials. The
-    entry of a job whose workflow holds the slot costs no unit, and is ahead of all others.
+    Return the job's entry for one list, or a new one. *requester* contains the time for which the job has waited, and
+    the number of its denials. If the job's workflow holds the slot, the entry costs no unit and is ahead of all others.
     """
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     waitlist.epoch = waitlist.epoch or epoch
@@ -380,7 +395,10 @@ def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> E
 def _wake_all(
     looks: Sequence[_Found], now_us: int, requester: Requester, bell: Bell, free: int | None, *, granted: bool = False
 ) -> tuple[tuple[tuple[int, Wake], ...], tuple[tuple[int, int], ...]]:
-    """Wake jobs of each list. Return the wakes of the caller's own jobs, and the looks that its process should make."""
+    """
+    Wake jobs of each list. Return the wakes of the caller's own jobs, and the lists at which its process should look,
+    each with the delay until the look.
+    """
     wakes: list[tuple[int, Wake]] = []
     looked: list[tuple[int, int]] = []
     for i, found in enumerate(looks):
@@ -395,7 +413,7 @@ def _wake_all(
             waitlist.wake_workflow(workflow, now_us, ring)
         entry = waitlist.entries.get(requester.job) if requester.job else None
         waits = entry is not None and entry.state is State.WAITING
-        at_us = waitlist.wake(_rules(found, now_us), now_us, ring, waits=waits)
+        at_us = waitlist.wake(_wake_rules(found, now_us), now_us, ring, waits=waits)
         can_look = requester.owner and not lateness_us(requester.owner)
         in_us = waitlist.next_look(at_us, now_us, by_job=bool(requester.job)) if can_look else None
         if in_us is not None:
@@ -404,7 +422,7 @@ def _wake_all(
 
 
 def _ring_of(number: int, requester: Requester, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
-    """A `Ring` that sends wakes of one claim to other processes, and adds those of the caller's own jobs to *own*."""
+    """Return a `Ring` that sends one claim's wakes to other processes, and adds those of the caller's jobs to *own*."""
 
     def ring(owner: str, wake: Wake | None) -> bool:
         if owner != requester.owner:
@@ -417,12 +435,12 @@ def _ring_of(number: int, requester: Requester, bell: Bell, own: list[tuple[int,
 
 
 def _waits_for_late(found: _Found, now_us: int) -> bool:
-    """Whether the first job is one that its framework returns after a delay: the next request of any job wakes it."""
+    """Whether the first job of the list is returned by its framework after a delay. Then any request wakes it."""
     owner = None if found.first else found.waitlist.head(now_us)[1]
     return owner is not None and lateness_us(owner.name) > 0
 
 
-def _rules(found: _Found, now_us: int) -> WakeRules:
+def _wake_rules(found: _Found, now_us: int) -> WakeRules:
     algorithm, waitlist = found.claim.algorithm.of_one(), found.waitlist
     pace = pace_of(waitlist.slow, algorithm.mark, 1, now_us)
 
@@ -438,7 +456,7 @@ def _rules(found: _Found, now_us: int) -> WakeRules:
 
 
 def _window(algorithm: Algorithm) -> int:
-    """How many woken jobs an owner may have at a time: .25 s of the rate, or a quarter of the slots."""
+    """Return how many woken jobs an owner may have at a time: .25 s of the rate, or a quarter of the slots."""
     if algorithm.estimates:
         return max(1, int(algorithm.params[0]) // 4)
     return max(1, PATIENCE_US * 1000 // max(1, algorithm.mark))
@@ -449,13 +467,16 @@ def _workflow_of(claim: StoreClaim) -> str:
     return holder if is_workflow(holder) else ""
 
 
-def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
-    """Whether *one* is scarcer. At equal rates, the names decide, so two limits never wait for each other."""
+def _is_scarcer(one: StoreClaim, other: StoreClaim) -> bool:
+    """Whether *one* is scarcer than *other*. At equal rates, the names decide, so two limits never block each other."""
     return scarcity(one) < scarcity(other)
 
 
 def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
-    """How many jobs wait, or were woken and return after a delay; not counting owners that do not listen."""
+    """
+    Return the length of the queue: the jobs that wait, and the woken jobs that return after a delay. Jobs of owners
+    that do not listen are not counted.
+    """
     owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
     late = [owner.name for owner in owners if lateness_us(owner.name)]
     return sum(len(owner.waiting) for owner in owners) + sum(waitlist.count_expected(name, now_us) for name in late)
@@ -465,8 +486,8 @@ def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
     return tuple(each.claim.algorithm.use(each.taken, now_us) for each in looks)
 
 
-def _stored(found: _Found) -> Stored:
-    """The state to store. An empty waitlist is stored only if it has a pause, a slow-down or a retry time."""
+def _state_to_store(found: _Found) -> Stored:
+    """Return the state to store. An empty waitlist is stored only if it has a pause, a slow-down or a retry time."""
     waitlist = found.waitlist
     if waitlist.epoch and not waitlist.entries:
         found = found._replace(waitlist=waitlist.without_jobs())
@@ -476,7 +497,7 @@ def _stored(found: _Found) -> Stored:
 
 
 def scarcity(claim: StoreClaim) -> tuple[int, str]:
-    """The sort key of limits, the scarcest first. It is unique, because bucket names are."""
+    """Return the sort key of a limit; the scarcest limit is first. The key is unique, because bucket names are."""
     return -claim.algorithm.mark, claim.bucket
 
 
@@ -485,7 +506,7 @@ def _has_turn(entry: Entry | None) -> bool:
 
 
 def _positions_of(looks: Sequence[_Found]) -> tuple[Position | None, ...]:
-    """The position of a granted job on each list; empty if it has not waited."""
+    """Return the position of a granted job on each list, or nothing if the job has not waited."""
     if not any(each.entry for each in looks):
         return ()
     return tuple(None if each.entry is None else Position(each.entry.place, _has_turn(each.entry)) for each in looks)

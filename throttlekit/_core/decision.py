@@ -10,7 +10,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Charged", "Decision", "DecisionReason", "decision_of", "settled_of"]
+__all__ = ["Charged", "Decision", "DecisionReason", "charges_to_settle", "decision_of"]
 
 DecisionReason: TypeAlias = Literal[
     "allowed", "exhausted", "in line", "queue full", "paused", "store unavailable", "waited too long"
@@ -18,20 +18,23 @@ DecisionReason: TypeAlias = Literal[
 
 
 class Charged(NamedTuple):
-    """One limit of an allowed decision, and what it was charged."""
+    """One limit of an allowed decision, with its charge."""
 
     limit: Limit
     bucket: str
-    """The name under which the store counts it; "" if nothing was charged, because the limit was in shadow mode."""
+    """The bucket that was charged; "" if none was, because the limit was in shadow mode."""
     cost: int
     at_us: int
-    """When it was charged, by the clock of the store that counts it."""
+    """The time of the charge, by the clock of the store that counts it."""
     measured: bool = False
     """Whether the limit's cost is a callable, whose result may be wrong."""
     holder: str = ""
     """The holder of the slot of a concurrency limit; "" for a limit without slots."""
     idle_us: int = 0
-    """For how long a bucket was full, and so lost units, before this grant to a job that had waited; otherwise 0."""
+    """
+    For a job that had waited: the time for which the bucket was full, and so lost units, before this grant. Otherwise
+    0.
+    """
 
     @property
     def stays(self) -> bool:
@@ -42,7 +45,7 @@ class Charged(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """
-    The result of a request: allowed or denied. A denial is never an exception, and never charges anything.
+    The result of a request: allowed or denied. A denial is not an exception, and charges nothing.
 
     Durations are in seconds.
 
@@ -54,7 +57,7 @@ class Decision:
         cost: The units that the job takes of the binding limit.
         remaining: The whole units of the binding limit that are left now.
         retry_after: The estimated time until this request passes, after all jobs ahead of it; 0 when allowed.
-        delay: How long to wait before the next try: different for each waiting job; 0 when allowed.
+        delay: The time to wait before the next request; 0 when allowed. It differs between waiting jobs.
         reset_after: The time until the binding limit is full again, or its next window begins.
         reason: "allowed"; "exhausted" (no unit left); "in line" (other jobs have waited longer); "queue full" (as
             many jobs wait as the limit's `queue=` allows); "paused" (no job passes for now); "store unavailable"
@@ -63,13 +66,13 @@ class Decision:
         charged: For an allowed decision, each limit with its charged units, for `Limiter.settle` and `Limiter.release`.
             While the store is unavailable, the units are those of this process's shares. A limit that fails open
             charges nothing, so settling it has no effect.
-        position: For a job on a waitlist of the store, how many jobs are ahead of it there. A first denial counts every
-            job of that waitlist, also those that the job is ahead of: with shares or priorities, or after a 429. None:
-            the job is on no waitlist.
+        position: The number of jobs ahead of this one on its waitlist, or None if the job is on no waitlist. With
+            shares or priorities, or after a 429, a new job may be ahead of waiting jobs. Its first denial counts these
+            jobs too.
         waited: The time since the job's first denial, by the store's clock; 0 if it was not denied, and while the store
             is unavailable.
-        deferrals: How often the job was denied, including this time. Of the denials by an operator's rule at most the
-            first is counted, and none while the store is unavailable.
+        deferrals: The number of denials of the job, including this one. Of the denials by an operator's rule, at most
+            the first is counted. Denials while the store is unavailable are not counted.
         waited_for: The name of the limit on whose waitlist the job waits, or waited last; "" if it never waited.
     """
 
@@ -115,7 +118,7 @@ class Decision:
         headers: dict[str, str] = {}
         if self.reason != "store unavailable" and self.limit.period_us:
             reset, period = math.ceil(self.reset_after), math.ceil(self.limit.period_us / 1_000_000)
-            name = _quoted(self.limit.name)
+            name = _quote(self.limit.name)
             headers["RateLimit-Policy"] = f"{name};q={self.limit.amount};w={period}"
             headers["RateLimit"] = f"{name};r={self.remaining};t={reset if self.allowed else self._wait}"
             fields = {"Limit": self.limit.capacity, "Remaining": self.remaining, "Reset": reset}
@@ -132,8 +135,8 @@ class Decision:
 
 class _Draft:
     """
-    A mutable `Decision`. One is created for each job, and the constructor of a frozen dataclass takes nine times as
-    long.
+    A mutable `Decision`. A decision is created for each job, and the constructor of the frozen dataclass would take
+    nine times as long as this one.
     """
 
     __slots__ = Decision.__slots__
@@ -163,25 +166,26 @@ def decision_of(
     return made  # type: ignore[no-any-return]
 
 
-def _quoted(name: str) -> str:
-    """*name* as a string of RFC 9651, which is ASCII."""
+def _quote(name: str) -> str:
+    """Return *name* as a string of RFC 9651, which is ASCII."""
     shown = "".join(each if " " <= each <= "~" else "?" for each in name)
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
+def charges_to_settle(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
     """
-    Return the charges of the decision to settle: that of *limit*, if it is given.
+    Return the charges of *decision* to settle: that of *limit*; without it, the only charge, or those of limits whose
+    cost is a callable.
 
     Raises:
-        ConfigurationError: The decision charged nothing, or not *limit*, or it is ambiguous which limit is meant.
+        ConfigurationError: The decision charged nothing or did not charge *limit*, or *limit* must be given.
     """
     charged = tuple(each for each in decision.charged if not each.holder)
-    if decision.allowed and decision.reason == "store unavailable":
-        uncharged = all(each.limit is not decision.limit for each in decision.charged)
-        if uncharged and limit is None:
+    without_store = decision.allowed and decision.reason == "store unavailable"
+    if without_store and all(each.limit is not decision.limit for each in decision.charged):
+        if limit is None:
             return tuple(each for each in charged if each.measured)
-        if uncharged and all(each.limit.name != limit.name for each in decision.charged if limit is not None):
+        if limit.name not in {each.limit.name for each in decision.charged}:
             return ()
     if decision.charged and not charged:
         raise ConfigurationError(

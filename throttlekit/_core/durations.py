@@ -10,15 +10,15 @@ from throttlekit.errors import ConfigurationError
 
 __all__ = ["finite_seconds", "seconds_in"]
 
-_FOREVER_S = 1e9  # some thirty years
+_FOREVER_S = 1e9  # about thirty years: a longer time counts as infinite
 
 
 def seconds_in(option: str, value: float | timedelta | None) -> float:
     """
-    Read an option that takes seconds; None means infinity.
+    Read the *value* of an option that takes seconds or a timedelta. None means infinity.
 
     Raises:
-        ConfigurationError: It is not a number of seconds of at least 0. The error names *option*.
+        ConfigurationError: *value* is not a number of seconds of at least 0. The error names *option*.
     """
     if value is None:
         return math.inf
@@ -32,10 +32,10 @@ def seconds_in(option: str, value: float | timedelta | None) -> float:
 
 def finite_seconds(option: str, value: float | timedelta, most: float) -> float:
     """
-    Read an option that takes seconds, and must end.
+    Read the *value* of an option that takes a finite number of seconds, or a timedelta.
 
     Raises:
-        ConfigurationError: It is not a number of seconds from 0 to *most*. The error names *option*.
+        ConfigurationError: *value* is not a number of seconds from 0 to *most*. The error names *option*.
     """
     seconds = math.inf if value is None else seconds_in(option, value)  # pyright: ignore[reportUnnecessaryComparison]
     if seconds > most:

@@ -1,4 +1,4 @@
-"""A job, as every adapter describes it."""
+"""A job, in the form in which every adapter describes it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Job:
     The data from which a limit computes a job's key and cost.
 
     Attributes:
-        id: The framework's own id of the job. If it is a number or a UUID, a limiter replaces it with its text when it
-            first reads the job, and None with "".
+        id: The framework's own id of the job. When a limiter first reads the job, it replaces a number or a UUID with
+            its text, and None with "".
         name: The name of the function or task.
         queue: The queue that delivered it.
-        args: Positional arguments, as they were sent.
-        kwargs: Keyword arguments, as they were sent.
+        args: The positional arguments, as they were sent.
+        kwargs: The keyword arguments, as they were sent.
         function: The function that will run, if this process knows it. It defines the names of the arguments.
     """
 
@@ -93,8 +93,8 @@ _remembered_signature = lru_cache(inspect.signature)
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The function's signature. Computing it takes longer than a round trip to the store, so it is cached."""
+    """Return the function's signature. It is cached: to compute it takes longer than a round trip to the store."""
     try:
         return _remembered_signature(function)
-    except TypeError:  # a callable that cannot be hashed; or not a callable, and then this raises the same error again
+    except TypeError:  # the callable cannot be hashed; if it is no callable, the next line raises the same error again
         return inspect.signature(function)

@@ -3,7 +3,7 @@ Adapt the number of slots of a limit to how long jobs hold them: fewer slots whi
 
 Rule 1: the number is always between the floor and the declared amount. So every bound of the limit holds.
 Rule 2: the mean of a round of holds is compared with the base, the mean of holds while fewer slots were in use. Jobs
-differ in length, so a difference that their spread explains is ignored.
+differ in length, so a difference that the spread of their lengths explains is ignored.
 Rule 3: the number does not grow while some of the slots are free.
 Rule 4: one overload reduces the number once. If a job that was granted before the last reduction fails, nothing
 changes.
@@ -24,8 +24,8 @@ margin for the deviation, and no growth before the limit is reached, are Vector'
 Vector and Gradient2 the base follows every measurement, so it also contains the time in the partner's queue, and the
 number grows to the declared amount.
 
-lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail. Where this file has floats,
-the script has the same doubles.
+lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail. If a number is a float in this
+file, it is the same double in the script.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ LONGEST_HOLD_US = 86_400_000_000
 """A longer hold counts as one of a day."""
 
 REMEMBERED_US = 3_600_000_000
-"""How long after the last hold the number of slots is forgotten."""
+"""The time after the last hold at which the number of slots is forgotten."""
 
 _FIRST_ROUND, _SHORTEST_ROUND, _LONGEST_ROUND = 16, 32, 4096
 _FASTER, _SLOWER = 115, 130  # per cent of the base
 
 
 class Drop(NamedTuple):
-    """A job failed because the partner refused it, or did not respond in time. *granted_us* None: not known."""
+    """
+    The failure of a job that was granted at *granted_us*, or None if that is not known: the partner refused it, or did
+    not respond in time.
+    """
 
     granted_us: int | None
 
@@ -62,15 +65,15 @@ class Gauge(NamedTuple):
     The measurements of one key.
 
     Attributes:
-        slots: How many slots may be in use, except in a round that measures the base.
-        base_us: The mean hold while fewer slots were in use; 0: not known.
-        sum_us, spread_us, holds: Of the holds of this round: the sum of their lengths, the sum of their distances from
+        slots: The number of slots that may be in use, except in a round that measures the base.
+        base_us: The mean hold while fewer slots were in use; 0 if it is not known.
+        sum_us, spread_us, holds: For the holds of this round, the sum of their lengths, the sum of their distances from
             the mean so far, and their number.
-        skip: How many of the next holds are ignored, because they began while another number of slots was in use.
-        peak: The most units in use when one of the holds ended.
-        rounds: The rounds since the base was last measured. `EVERY`: this round measures it, with fewer slots.
-            `EVERY` + 1: this round measures it, with all slots.
-        fell_us: When the number of slots was last reduced, or stopped doubling; 0 while it doubles.
+        skip: The number of the next holds to ignore, because they began while another number of slots was in use.
+        peak: The most units that were in use when one of the holds ended.
+        rounds: The number of rounds since the base was last measured. If it is `EVERY`, this round measures the base
+            with fewer slots. If it is `EVERY` + 1, this round measures the base with all slots.
+        fell_us: The time at which the number of slots was last reduced, or stopped doubling; 0 while it doubles.
     """
 
     slots: int
@@ -85,7 +88,7 @@ class Gauge(NamedTuple):
 
 
 def slots_of(gauge: Gauge | None, floor: int, most: int) -> int:
-    """How many slots may be in use now, of *most*."""
+    """Return the number of slots that may be in use now, from *floor* to *most*."""
     if gauge is None:
         return floor
     slots = _clamp(gauge.slots, floor, most)
@@ -97,7 +100,7 @@ def _clamp(slots: int, floor: int, most: int) -> int:
 
 
 def round_of(slots: int, *, doubles: bool) -> int:
-    """How many holds a round has. *doubles*: the number of slots has not been reduced."""
+    """Return the number of holds in one round. If *doubles* is true, the number of slots has not been reduced yet."""
     return min(max(_FIRST_ROUND if doubles else _SHORTEST_ROUND, 2 * slots), _LONGEST_ROUND)
 
 
@@ -106,7 +109,7 @@ def measure_hold(gauge: Gauge | None, held_us: int, used: int, floor: int, most:
     Return the gauge after a hold of *held_us* has ended.
 
     Args:
-        used: The units in use, including those of the hold.
+        used: The number of units in use, including those of the hold.
     """
     gauge = gauge or Gauge(floor)
     gauge = gauge._replace(peak=max(gauge.peak, used))
@@ -126,7 +129,7 @@ def apply_drop(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: i
     """Return the gauge after a job has failed; the same object if nothing changes."""
     if gauge is None:
         return None
-    fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # a later clock wrote it
+    fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # otherwise a clock that was ahead wrote it
     if drop.granted_us is not None and drop.granted_us < fell_us:
         return gauge
     after = _clamp(gauge.slots, floor, most) * 9 // 10

@@ -1,13 +1,14 @@
 """
-The units of a bucket that one process has prefetched, and how many it prefetches next. Such a set of units is a lease.
+The units of a bucket that one process has prefetched, and the number that it prefetches next. A set of units that is
+prefetched with one request is a lease.
 
 Rule 1: time is an argument, in whole microseconds of the process's own clock. No function here reads a clock.
 Rule 2: every unit is charged before it is spent, and is spent within the lease's length after the request for it. So
         all units spent in a window of length w were charged in a window of w plus the lease's length, and the bound is
         the bucket's bound for that longer window.
-Rule 3: a unit that is not spent by then is lost. If the process returned it later, it could be charged again, and be
-        spent another lease's length later: that would break rule 2. A lease is at most the units that the rate adds in
-        its length, so the bucket has gained as many units by then as are lost.
+Rule 3: a unit that is not spent within this time is lost. If the process returned the unit later, it could be charged
+        again, and spent another lease's length later, against rule 2. A lease has at most the units that the rate adds
+        in its length. So when it ends, the bucket has gained at least as many units as are lost.
 Rule 4: a process prefetches nothing while jobs wait. It takes at most half of the remaining units, at most as many as
         it has spent in half of a lease's length, and at most twice as many as before.
 
@@ -22,7 +23,7 @@ __all__ = ["LocalQuota", "PrefetchQuota"]
 
 
 class PrefetchQuota(NamedTuple):
-    """A process takes up to *tokens* units at a time, and spends each within *for_us* after the request."""
+    """The size of a lease: a process takes up to *tokens* units, and spends each within *for_us* after the request."""
 
     tokens: int
     for_us: int
@@ -33,7 +34,7 @@ class LocalQuota:
     The units that one process has of one bucket.
 
     Attributes:
-        left: Units that were charged, but not spent. They are lost at `until_us`.
+        left: The number of units that were charged, but not spent. They are lost at `until_us`.
     """
 
     __slots__ = (
@@ -58,7 +59,7 @@ class LocalQuota:
         return units <= self.left and now_us < self.until_us
 
     def spend(self, units: int, now_us: int) -> bool:
-        """Spend *units*, all or none."""
+        """Spend all of *units*, or none. Return whether they were spent."""
         if units > self.left or now_us >= self.until_us:
             return False
         self.left -= units
@@ -71,8 +72,8 @@ class LocalQuota:
             self.left += units
             self._used -= units
 
-    def worth_taking(self, cost: int, now_us: int) -> int:
-        """How many units to request for a job of *cost* and the jobs after it; 0: only the units of this job."""
+    def units_to_prefetch(self, cost: int, now_us: int) -> int:
+        """Return how many units to request for a job of *cost* and later jobs; 0 to request only this job's units."""
         if now_us < self._plain_until_us or now_us < self._taking_until_us:
             return 0
         if self.has(cost, now_us):
@@ -113,9 +114,9 @@ class LocalQuota:
             self._used, self._asked_us = 0, asked_us
 
     def record_refusal(self, now_us: int) -> None:
-        """Stop prefetching for a while, because jobs wait or too few units are left: so a denial takes one call."""
+        """Stop prefetching for a lease's length, as jobs wait or few units are left. So a denial takes one call."""
         self._size, self._plain_until_us = 0, now_us + self._lease.for_us
 
     def empty(self) -> None:
-        """Give up the units that are left."""
+        """Discard the units that are left."""
         self.left = self.until_us = 0

@@ -6,7 +6,7 @@ __all__ = ["matches"]
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether *name* is *pattern*. In the time of one search for each part between its `*`."""
+    """Whether *name* matches *pattern*. The time is that of one search for each part of the pattern between its `*`."""
     if "*" not in pattern:
         return name == pattern
     first, *middle, last = pattern.split("*")

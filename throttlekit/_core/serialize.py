@@ -1,4 +1,4 @@
-"""Limits by value: plain data in a message. A process that does not declare the limit can build it from the data."""
+"""Convert limits to plain data for messages. A process that does not declare a limit can build it from the data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
 
 
 def dump(limit: Limit, job: Job) -> dict[str, Any]:
-    """Return *limit* as it applies to *job*: with the job's own key, cost and tier."""
+    """Return the data of *limit* as it applies to *job*: with the job's own key, cost and tier."""
     limit = limit.for_job(job)
     workflow = None if limit.held_by is None else limit.workflow_of(job)
     return plain(limit, limit.key_of(job), limit.cost_of(job), limit.tenant_share_of(job), workflow)
@@ -35,7 +35,7 @@ def dump(limit: Limit, job: Job) -> dict[str, Any]:
 def plain(
     limit: Limit, key: str, cost: int, share: TenantShare = NO_TENANT_SHARE, workflow: str | None = None
 ) -> dict[str, Any]:
-    """Return *limit* with *key*, *cost*, *share* and *workflow* instead of its own."""
+    """Return the data of *limit* with *key*, *cost*, *share* and *workflow* instead of its own."""
     return {
         "algorithm": limit.algorithm,
         "name": limit.name,
@@ -53,12 +53,12 @@ def plain(
         **({"show_key": True} if limit.show_key else {}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
         **limit.own_options(),
-        **({} if limit.declared is None else {"declared": _declared(limit.declared)}),
+        **({} if limit.declared is None else {"declared": _plain_declared(limit.declared)}),
     }
 
 
-def _declared(limit: Limit) -> dict[str, Any]:
-    """The declared limit in a message, if live control has set the rate: only what differs from the limit."""
+def _plain_declared(limit: Limit) -> dict[str, Any]:
+    """Return the data of the declared limit, if live control has set the rate: only values that may differ."""
     return {"rate": [limit.amount, limit.period_us], **limit.own_options()}
 
 
@@ -68,10 +68,10 @@ def load(data: Mapping[str, Any]) -> Limit:
     because the sender of the message may run another release.
 
     Raises:
-        ConfigurationError: *data* is not what `dump` writes.
+        ConfigurationError: `dump` or `plain` did not write *data*.
     """
     try:
-        # Messages from the time of only one algorithm do not name it.
+        # A message of the first release, which had only one algorithm, does not name it.
         algorithm = _ALGORITHMS[data.get("algorithm", "token-bucket")]
         make: Any = algorithm
         rules = algorithm.rule_type
@@ -107,11 +107,11 @@ def load(data: Mapping[str, Any]) -> Limit:
 
 def load_in_force(data: Mapping[str, Any]) -> Limit:
     """
-    Like `load`, but if live control has set the limit's rate, it uses the count of the declared limit. Do not use it
-    for data from the sender of a message: the sender could set the rate of any limit.
+    Read a limit like `load`. If live control has set its rate, the limit uses the count of the declared limit. Do not
+    use this function for data from the sender of a message: the sender could set the rate of any limit.
 
     Raises:
-        ConfigurationError: As `load`.
+        ConfigurationError: As for `load`.
     """
     limit, declared = load(data), data.get("declared")
     if declared is None:

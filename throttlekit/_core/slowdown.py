@@ -1,26 +1,26 @@
 """
 Pauses and slow-downs of a limit, because the partner refuses calls or reports how many units are left.
 
-Rule 1: a slow-down only denies. A unit passes if the limit admits it, and the slower pace admits it too. So every bound
-of the limit holds, whatever responses contain.
-Rule 2: a slow-down has an end. After that it has no effect.
+Rule 1: a slow-down only denies. A unit passes only if both the limit and the slower pace admit it. So every bound of
+the limit holds, whatever responses contain.
+Rule 2: a slow-down has an end, after which it has no effect.
 Rule 3: a refusal writes to the store, and a success does not: the pace is a function of the time since the last
 reduction of the rate.
 Rule 4: one overload reduces the rate once. A refused job that was admitted before the last reduction changes nothing.
 
 Example: a limit of 100/s gets a 429. Its rate falls to 76/s, rises to 95/s in one span (6 s by default, the time of
-600 units), and later to 100/s. No write is needed for that.
+600 units), and later to 100/s. The rise needs no write.
 
 The pace is a second bucket (generic cell rate algorithm), with a burst of `TOLERANCE_US`. After a reduction its rate
 follows the cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438),
-with the time counted in spans. The function's top, which it reaches after one span, is below the rate at which the
-partner refused a job: a partner's limit rarely changes, so that rate was too high, and whenever it is reached again,
-the partner may refuse every running job:
+with the time counted in spans. The function reaches its top after one span. The top is below the rate at which the
+partner refused a job, because a partner's limit rarely changes: when the rate reaches that value again, the partner may
+refuse every running job:
 
     part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
 
-lua/throttlekit_lua/slowdown.lua and slow_events.lua mirror this file. Change all, or the parity tests fail. Where this
-file has floats, the scripts have the same doubles.
+lua/throttlekit_lua/slowdown.lua and slow_events.lua mirror this file. Change all, or the parity tests fail. If a number
+is a float in this file, it is the same double in the scripts.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ FURTHEST_US = 3_155_760_000_000_000
 
 _BETA_PART = 5  # 1 / (1 - β)
 _TOP, _TOP_BELOW, _TOP_PARTS = 19, 18, 20
-_SAME_US = 2_000_000  # resets of responses that differ by no more are of one window
+_SAME_US = 2_000_000  # if the resets of two responses differ by at most this, both are about one window
 
 
 class Refusal(NamedTuple):
     """
-    The partner refused a job that was admitted at *granted_us*. None: the time is not known.
+    The refusal of a job by the partner.
 
     Attributes:
+        granted_us: The time at which the job was admitted, or None if it is not known.
         span_us: The time from the reduction until the rate is at its top: at most `LONGEST_SPAN_US`.
-        floor: The part of its rate that a limit keeps, in millionths: at least 1000.
+        floor: The least part of its rate that the limit keeps, in millionths: at least 1000.
     """
 
     granted_us: int | None
@@ -79,8 +80,8 @@ class Refusal(NamedTuple):
 
 class Remaining(NamedTuple):
     """
-    The partner reported that *remaining* units are left for *reset_us* from now, which is at most
-    `LONGEST_REPORTED_US`.
+    A report of the partner: *remaining* units are left until the reset in *reset_us*, at most `LONGEST_REPORTED_US`,
+    from now.
     """
 
     remaining: int
@@ -92,16 +93,16 @@ class Slowdown(NamedTuple):
     The slow-down of a limit, as its waitlist stores it. Times are in microseconds; 0 means never.
 
     Attributes:
-        fell_us: When a refusal last reduced the rate.
-        top: The part of the declared rate that is reached after one span. After that the rate rises beyond it.
-        span_us, floor: As in `Refusal`.
-        back_us: When the rate is the declared rate again.
+        fell_us: The time at which a refusal last reduced the rate.
+        top: The part of the declared rate that is reached after one span. Later the rate rises beyond it.
+        span_us, floor: The values of the last `Refusal`.
+        back_us: The time from which the rate is the declared rate again.
         reported_at_us, reported_until_us: The beginning and the end of the validity of the last report of remaining
             units.
         each_ns: The time of one unit, by that report.
         tat_us: The theoretical arrival time of the pace's bucket: the time at which the bucket is full again.
-        moved_us: When `tat_us` was last changed.
-        from_us: When the rate begins to rise again. If there was a pause, this is its end.
+        moved_us: The time of the last change of `tat_us`.
+        from_us: The time at which the rate begins to rise again. If there was a pause, this is its end.
     """
 
     fell_us: int = 0
@@ -118,13 +119,13 @@ class Slowdown(NamedTuple):
 
     @property
     def last_us(self) -> int:
-        """When the slow-down ends."""
+        """The time at which the slow-down ends."""
         return max(self.back_us, self.reported_until_us)
 
     def at(self, now_us: int) -> Slowdown:
         """
-        Return the slow-down for a clock that shows *now_us*. If a clock that was ahead wrote it, the rest of it begins
-        now.
+        Return the slow-down for a clock that shows *now_us*. If a clock that was ahead wrote the slow-down, the rest of
+        it begins now.
         """
         slow = self
         if slow.fell_us > now_us:
@@ -139,7 +140,7 @@ class Slowdown(NamedTuple):
         return slow
 
     def part(self, now_us: int) -> int:
-        """The part of its declared rate that the limit has now, in millionths, as a result of refusals."""
+        """Return the part of its declared rate that the limit has now because of refusals, in millionths."""
         if now_us >= self.back_us:
             return ONE
         return min(ONE, max(self.floor, _cubic(self.top, max(0, now_us - self.from_us), self.span_us)))
@@ -150,9 +151,9 @@ class Pause(NamedTuple):
     A pause of a limit.
 
     Attributes:
-        until_us: When the pause ends, or ended. 0: the limit was not paused, or a job has passed since.
-        from_us: When the pause began, so that a clock that steps back does not make it longer.
-        emptied_us: After a 429, the units up to this time count as used. 0: no 429 since the last admitted job.
+        until_us: The end of the pause, which may be over; 0 if no pause was set since the last admitted job.
+        from_us: The beginning of the pause. So a clock that steps back does not make the pause longer.
+        emptied_us: After a 429, the units up to this time count as used; 0 if no 429 came since the last admitted job.
     """
 
     until_us: int = 0
@@ -161,7 +162,7 @@ class Pause(NamedTuple):
 
     def at(self, now_us: int) -> Pause:
         """
-        Return the pause for a clock that shows *now_us*. If a clock that was ahead wrote it, the rest of it begins now.
+        Return the pause for a clock that shows *now_us*. If a clock that was ahead wrote it, the rest begins now.
         """
         by_us = self.from_us - now_us
         if by_us <= 0:
@@ -170,11 +171,12 @@ class Pause(NamedTuple):
 
     def change(self, now_us: int, for_us: int | None, *, emptied: bool) -> Pause:
         """
-        Return a pause that lasts for *for_us* from now, or longer if the current one does. None ends the pause now.
+        Return a pause that lasts for *for_us* from now, or longer if the current pause does. If *for_us* is None, the
+        pause ends now.
 
         Args:
-            emptied: Whether the partner sent a 429. Then, at the end of *for_us*, the units of one period count as used
-                evenly up to that time. A pause and a 429 have separate ends: neither shortens the other.
+            emptied: Whether the partner sent a 429. If so, the units of one period count as used evenly up to the end
+                of *for_us*. A pause and a 429 have separate ends: neither shortens the other.
 
         Returns:
             The same object if nothing changes.
@@ -190,7 +192,7 @@ class Pause(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """The effect of a slow-down on one request: a unit takes `each` nanoseconds, and the request `charge_us`."""
+    """The effect of a slow-down on one request: a unit takes `each` ns, and the request takes `charge_us`."""
 
     each: float
     charge_us: int
@@ -199,8 +201,8 @@ class Pace(NamedTuple):
 
     def ready_us(self, ahead: int) -> tuple[int, int]:
         """
-        Return when the request is admitted if *ahead* units are admitted before it, at the latest the end of the
-        slow-down, and how many of these units are not admitted by then.
+        Assume that *ahead* units are admitted before the request. Return the time at which the pace admits the request,
+        at most the end of the slow-down, and the number of these units that are not admitted by then.
         """
         first_us = self.tat_us - max(0, TOLERANCE_US - self.charge_us)
         ready_us = first_us + math.ceil(ahead * self.each / 1000)
@@ -209,7 +211,7 @@ class Pace(NamedTuple):
         return self.last_us, max(0, ahead - math.floor(max(0, self.last_us - first_us) * 1000 / self.each))
 
     def there(self, now_us: int, there: int) -> int:
-        """How many of *there* free units the pace admits now. If its bucket is full, it admits any cost."""
+        """Return how many of *there* free units the pace admits now. If its bucket is full, it admits any cost."""
         if self.tat_us <= now_us:
             return there
         return min(there, math.floor(max(0, now_us + TOLERANCE_US - self.tat_us) * 1000 / self.each))
@@ -217,7 +219,7 @@ class Pace(NamedTuple):
 
 def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | None:
     """
-    Return the pace of a request of *cost*; None if no slow-down affects it.
+    Return the pace of a request of *cost*, or None if no slow-down affects the request.
 
     Args:
         mark: The nanoseconds of one unit, at the limit's own rate.
@@ -236,8 +238,8 @@ def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | 
 
 def ready_after(algorithm: Algorithm, taken: Any, pace: Pace | None, ahead: int, at_us: int) -> int:
     """
-    Return when both the limit and the pace admit the request, not before *at_us*, if *ahead* units are admitted before
-    it.
+    Return the earliest time, from *at_us* on, at which both the limit and the pace admit the request, if *ahead* other
+    units are admitted before it.
     """
     ready_us = algorithm.ready_us(taken, at_us, ahead)
     if pace is None:
@@ -248,7 +250,7 @@ def ready_after(algorithm: Algorithm, taken: Any, pace: Pace | None, ahead: int,
 
 
 def charge_pace(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
-    """Return the slow-down after the request was admitted; None if the slow-down is over."""
+    """Return the slow-down after the request was admitted, or None if the slow-down is over."""
     if pace is not None:
         return slow._replace(tat_us=max(pace.tat_us, now_us) + pace.charge_us, moved_us=now_us)
     return None if now_us >= slow.last_us else slow
@@ -258,11 +260,11 @@ def apply_refusal(slow: Slowdown | None, refusal: Refusal, paused_us: int, now_u
     """
     Return the slow-down after the partner has refused a job.
 
-    The new top is 0.95 of the rate at which the partner refused. If that rate was below the last top, it is 0.9 of the
-    rate, so that the partner's other clients get more room.
+    The new top is 0.95 of the rate at which the partner refused the job. If that rate was below the last top, the new
+    top is 0.9 of it, so that the partner's other clients get more room.
 
     Args:
-        paused_us: When the pause ends, if there is one. After it, the limit starts without units.
+        paused_us: The end of the pause, if there is one. After the pause, the limit starts without units.
     """
     slow = slow or Slowdown()
     if refusal.granted_us is not None and slow.back_us > now_us and refusal.granted_us < slow.fell_us:
@@ -286,11 +288,11 @@ def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us:
     Return the slow-down after the partner has reported its remaining units; the same object if nothing changes.
 
     A report never makes the limit faster than its own rate. Responses may arrive out of order. So if several reports
-    are about the same window, the lowest one is used. A report about an earlier window is ignored, unless it is slower,
-    and a report about a later window replaces the current one.
+    are about the same window, the lowest one is used. A report about an earlier window is ignored unless it gives a
+    lower rate. A report about a later window replaces the current report.
 
     Args:
-        ours: How many units the limit itself would admit until the reset.
+        ours: The number of units that the limit itself would admit until the reset.
     """
     until_us = now_us + answer.reset_us
     known = slow if slow is not None and slow.reported_until_us > now_us else None

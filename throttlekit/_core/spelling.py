@@ -1,4 +1,4 @@
-"""Which known name a misspelt one probably means."""
+"""Find the known name that a misspelt name probably means."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _R = TypeVar("_R")
 
 def similar_names(name: str, known: Iterable[str], *, most: int = 1, unknown: bool = True) -> list[str]:
     """
-    At most *most* of the *known* names that are similar to *name*, the most similar first.
+    Return at most *most* of the *known* names that are similar to *name*, the most similar first.
 
     Args:
         unknown: Whether *name* is certainly wrong. If not, only names with about one different letter are returned.
@@ -25,17 +25,18 @@ def similar_names(name: str, known: Iterable[str], *, most: int = 1, unknown: bo
 
 
 def spelling_hint(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown *name*: ": did you mean 'burst'?", or "" if no name is similar."""
+    """Return the end of an error about an unknown *name*: ": did you mean 'burst'?", or "" if no name is similar."""
     return "".join(f": did you mean {each!r}?" for each in similar_names(name, known))
 
 
 def checks_spelling(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """
-    Decorate a function, or the constructor of a class: the error about an unknown argument also says which one was
-    probably meant.
+    Decorate a function, or the constructor of a class, so that the error about an unknown argument also names the
+    argument that was probably meant.
 
     Raises:
-        TypeError: When it is called: "Limiter() got an unexpected keyword argument 'plugin': did you mean 'plugins'?"
+        TypeError: The call of the decorated function has an unknown argument. Example: "Limiter() got an unexpected
+            keyword argument 'plugin': did you mean 'plugins'?"
     """
     code = function.__code__
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

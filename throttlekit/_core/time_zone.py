@@ -4,10 +4,10 @@ Time zones and calendars as numbers: the offset of local time from UTC, and when
 A script has no data about time zones. So the changes of a zone's clocks near the current time are computed here, and
 sent with each request.
 
-It has no calendar either. So a clock is computed on which each month has 31 days, and each year 366: it is set forward
-when the next month begins. Example: April has 30 days, so on 1 May this clock is set forward by one day. A month of 31
-days in which a zone's clocks are set back is longer than 31 days: one day after its begin, this clock is set back by
-the same time. So the number of a window is always (time + offset) // period.
+A script has no calendar either. So this file computes a clock on which each month has 31 days, and each year 366: the
+clock is set forward when the next month begins. Example: April has 30 days, so on 1 May this clock is set forward by
+one day. A month of 31 days in which a zone's clocks are set back is longer than 31 days. One day after such a month
+begins, this clock is set back by the same time. So the number of a window is always (time + offset) // period.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SEARCHED_DAYS = 200  # in both directions: enough to find the last change of a 
 
 
 class Zone(NamedTuple):
-    """The offset of a zone's clocks from UTC, in µs: before the *changes*, and from each of them on."""
+    """The offset of a zone's clocks from UTC, in µs, and its *changes*: each is a time, and the offset from then on."""
 
     offset_us: int = 0
     changes: tuple[tuple[int, int], ...] = ()
@@ -53,7 +53,7 @@ UTC = Zone()
 
 def zone_named(tz: object) -> tzinfo | None:
     """
-    The zone that is called *tz*; None: UTC.
+    Return the zone called *tz*, or None for UTC.
 
     Raises:
         ConfigurationError: *tz* is not the name of a zone.
@@ -74,8 +74,8 @@ def zone_named(tz: object) -> tzinfo | None:
 @lru_cache(maxsize=256)
 def zone_on(zone: tzinfo | None, day: int, period_us: int, starts: int = 1) -> Zone:
     """
-    The part of *zone*, None for UTC, that windows of *period_us* need on *day*, counted from 1970. Each month begins on
-    its day *starts*.
+    Return the offsets that windows of *period_us* need on *day*, counted from 1970, in *zone*, or in UTC if it is None.
+    Each month begins on its day *starts*.
     """
     if period_us in (MONTH_US, YEAR_US):
         return _months_around(zone or timezone.utc, day * DAY_US, period_us, starts)
@@ -85,7 +85,7 @@ def zone_on(zone: tzinfo | None, day: int, period_us: int, starts: int = 1) -> Z
         return Zone(found.offset_us + _TO_MONDAY_US, changes)
     whole = all((offset_us - found.offset_us) % period_us == 0 for _, offset_us in found.changes)
     if whole and period_us <= _HOUR_US:
-        # Windows of an hour or less begin as if the clocks were never changed. The number of a longer window follows
+        # Windows of an hour or less begin as if the clocks were never changed. A longer window's number is computed
         # from local time, whether a change is near or not.
         return Zone(found.offset_us % period_us)
     return found
@@ -93,8 +93,8 @@ def zone_on(zone: tzinfo | None, day: int, period_us: int, starts: int = 1) -> Z
 
 def zone_around(zone: tzinfo, around_us: int) -> Zone:
     """
-    The part of *zone* for times near *around_us*: about 200 days in both directions, with the changes of
-    its clocks.
+    Return the offsets of *zone* for times near *around_us*, about 200 days in both directions, with the changes of its
+    clocks.
     """
     start_us = around_us - _SEARCHED_DAYS * DAY_US
     first_us = _offset_us(zone, start_us)
@@ -117,7 +117,7 @@ def zone_around(zone: tzinfo, around_us: int) -> Zone:
 
 
 def _months_around(zone: tzinfo, around_us: int, period_us: int, starts: int) -> Zone:
-    """The months or years near *around_us*, from the one before it to the second after it, as a `Zone`."""
+    """Return a `Zone` for the months or years near *around_us*: the one before it to the second one after it."""
     local = (_EPOCH + timedelta(microseconds=around_us)).astimezone(zone)
     step = 1 if period_us == MONTH_US else 12
     first = ((local.year - 1970) * 12 + local.month - 1 - (local.day < starts)) // step - 1
@@ -134,7 +134,7 @@ def _months_around(zone: tzinfo, around_us: int, period_us: int, starts: int) ->
 
 
 def _month_begins_us(zone: tzinfo, month: int, starts: int) -> int:
-    """When day *starts* of *month*, counted from January 1970, begins in *zone*."""
+    """Return the time at which day *starts* of *month*, counted from January 1970, begins in *zone*."""
     begin = datetime(1970 + month // 12, month % 12 + 1, starts, tzinfo=zone)
     return (begin.astimezone(timezone.utc) - _EPOCH) // timedelta(microseconds=1)
 

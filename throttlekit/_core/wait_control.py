@@ -1,7 +1,8 @@
 """
 Changes of waitlists without a request of a job (pauses, slow-downs, returned units), and queries of operators.
 
-decide.py decides the requests of jobs. Every change here ends in the same way: it wakes jobs for which there are units.
+decide.py decides the requests of jobs. Every change in this file ends in the same way: jobs for which there are units
+are woken.
 
 lua/throttlekit_lua/wait_pause.lua, wait_slow.lua, wait_settle.lua, wait_return.lua, wait_clear.lua, wait_where.lua,
 wait_list.lua mirror this file. Change all, or the parity tests fail.
@@ -27,7 +28,7 @@ from throttlekit._core.decide import (
     _Found,
     _look,
     _position,
-    _stored,
+    _state_to_store,
     _wake_all,
     _workflow_of,
 )
@@ -46,10 +47,10 @@ class Charge(NamedTuple):
     A charge of one limit that has to be returned, because another store denied the request.
 
     Attributes:
-        granted_us: When it was charged; None: it was not charged, and the job only gets a position on the list.
+        granted_us: The time of the charge. If it is None, nothing was charged, and the job only gets a position.
         full_us: `Use.full_us` after the charge.
-        position: The position of the job on the list; None: it had no entry.
-        turn_us: How long its turn counts from now on; None: it has no turn.
+        position: The position of the job on the list, or None if the job had no entry.
+        turn_us: The time for which the job keeps its turn, from now on, or None if it has no turn.
     """
 
     claim: StoreClaim
@@ -65,12 +66,12 @@ class Charge(NamedTuple):
 
 class Where(NamedTuple):
     """
-    Where a job waits.
+    The position of a job on one list.
 
     Attributes:
-        claim: The number of the claim on whose list it has an entry.
-        state: Waiting or woken; or kept, if it waits on another list.
-        position: How many jobs wait ahead of it.
+        claim: The number of the claim to which the list belongs.
+        state: The state of the job's entry: kept if the job waits on another list.
+        position: The number of jobs that wait ahead of it.
         in_us: The estimated time until its request passes, if each job ahead of it takes as many units.
         for_us: The time since its first denial.
     """
@@ -87,9 +88,9 @@ class Waiting(NamedTuple):
     The jobs of one list.
 
     Attributes:
-        jobs: How many jobs wait to be woken.
-        woken: How many jobs were woken and have not requested their units.
-        owners: How many owners have waiting jobs.
+        jobs: The number of jobs that wait to be woken.
+        woken: The number of woken jobs that have not requested their units.
+        owners: The number of owners with waiting jobs.
         first: The first waiting jobs: the owner and the id of each.
     """
 
@@ -105,28 +106,28 @@ def pause(
     """Pause a limit, or end its pause: see `Pause.change`. Then wake jobs."""
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us).change(now_us, for_us, emptied=emptied)
-    return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
+    return _look_and_wake(claim, number, Stored(state.taken, waitlist), now_us, bell)
 
 
 def slow(
     claim: StoreClaim, number: int, state: Stored, now_us: int, why: Refusal | Remaining | Drop, bell: Bell
 ) -> Stored:
-    """Slow a limit down by `apply_feedback` or `after_drop`. Then wake jobs: the pace may be higher than before."""
+    """Slow a limit down with `apply_feedback` or `after_drop`. Then wake jobs, because the pace may also have risen."""
     if isinstance(why, Drop):
         dropped = state._replace(taken=after_drop(state.taken, claim.algorithm, why, now_us))
-        return _woken_after(claim, number, dropped, now_us, bell)
+        return _look_and_wake(claim, number, dropped, now_us, bell)
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     before = waitlist.slow and waitlist.slow.at(now_us)
     waitlist.slow = apply_feedback(before, why, claim.algorithm, state.taken, waitlist.pause, now_us)
-    return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
+    return _look_and_wake(claim, number, Stored(state.taken, waitlist), now_us, bell)
 
 
 def wake_after_change(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
     """Wake jobs of one list after units or slots were returned."""
     if state.waitlist is None or not state.waitlist.epoch:
         return state
-    return _woken_after(claim, number, state, now_us, bell)
+    return _look_and_wake(claim, number, state, now_us, bell)
 
 
 def return_units(
@@ -136,11 +137,12 @@ def return_units(
     Return the units of one claim, because another store denied the request. Then wake jobs.
 
     The job keeps its position and its turn. A bucket that was full before the charge has gained units since, which it
-    would have lost without the charge. As many units are not returned, so that at most the burst passes at once.
+    would have lost without the charge. Only the rest of the charge is returned, so that at most the burst passes at
+    once.
 
     Args:
-        requester: Its job is "" if it gets no position. Its time of waiting and number of denials include the denial by
-            the other store.
+        requester: The caller. If its job is "", it gets no position. Its time of waiting and number of denials include
+            the denial by the other store.
     """
     claim = charge.claim
     algorithm = claim.algorithm
@@ -155,14 +157,14 @@ def return_units(
     found = _look(claim, Stored(known, state.waitlist), now_us, requester)
     if requester.job and found.entry is None:
         turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
-        entry = _returned_position(found, charge, now_us, requester, epoch)
+        entry = _restore_position(found, charge, now_us, requester, epoch)
         found.waitlist.keep(entry, requester.owner, now_us + KEPT_US, turn_us)
     _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
-    return _stored(found)
+    return _state_to_store(found)
 
 
 def clear(state: Stored) -> Stored:
-    """Remove all entries of one list, but not its pause and slow-down. Its owners notice that its epoch has changed."""
+    """Remove all entries of one list, but not its pause and slow-down. The owners notice that the epoch has changed."""
     waitlist = state.waitlist
     if waitlist is None or not waitlist.epoch:
         return state
@@ -182,7 +184,7 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
         if entry.state is not State.WOKEN:
             owners = each.waitlist.owners.values()
             position = sum(bisect_left(owner.waiting, (entry.place, "")) for owner in owners)
-            ahead = each.waitlist.taken(now_us) + position * entry.cost
+            ahead = each.waitlist.units_held(now_us) + position * entry.cost
             at_us = max(each.ready(ahead), each.waitlist.pause.until_us)
         for_us = max(0, now_us - entry.since_us)
         found.append(Where(i, entry.state, position, max(0, at_us - now_us), for_us))
@@ -190,7 +192,7 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
 
 
 def list_waiting(state: Stored, most: int) -> Waiting:
-    """Count the jobs on one list, and return the first waiting ones, at most *most*."""
+    """Count the jobs on one list, and return at most *most* of the first waiting jobs."""
     if state.waitlist is None:
         return Waiting()
     owners = state.waitlist.owners.values()
@@ -202,8 +204,8 @@ def list_waiting(state: Stored, most: int) -> Waiting:
 
 def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     """
-    When a waitlist expires: two days from now, or at the end of its pause or slow-down. If it only has retry times of
-    callers without a position: at the last of these.
+    Return the time at which a waitlist expires: two days from now, or the end of its pause or slow-down if that is
+    later. A waitlist that has only retry times of callers without a position expires at the last of these times.
     """
     waitlist = stored.waitlist or Waitlist()
     if not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None:
@@ -215,14 +217,14 @@ def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
-def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+def _look_and_wake(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
     found = _look(claim, state, now_us, _NOBODY)
     _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
-    return _stored(found)
+    return _state_to_store(found)
 
 
-def _returned_position(found: _Found, charge: Charge, now_us: int, requester: Requester, epoch: str) -> Entry:
-    """The entry of a job whose charge was returned. In a new list, later jobs get places after its own."""
+def _restore_position(found: _Found, charge: Charge, now_us: int, requester: Requester, epoch: str) -> Entry:
+    """Return the entry of a job whose charge was returned. In a new list, later jobs get positions after it."""
     if charge.position is None or charge.claim.algorithm.holds(found.taken, now_us):
         return _position(found, now_us, requester, epoch)
     claim, waitlist, place = found.claim, found.waitlist, charge.position.place

@@ -1,12 +1,12 @@
 """
-The jobs that wait for one limit and key: in which order, and which of them is woken next.
+The waitlist of one limit and key: the order of the jobs, and which of them is woken next.
 
 An entry has a position, an owner (the process that has the message), and one of three states:
 
 * waiting: it is in the order.
-* woken: its owner got a wake, with the time at which the job may request its units. Until the job does, or until
-  `PATIENCE_US` after that time, no other job gets these units. A wake charges nothing: a job is charged when it
-  requests its units. If it has not done so after `WOKEN_US`, the entry is removed.
+* woken: its owner got a wake, with the time at which the job may request its units. The units are kept for the job
+  until it requests them, at most until `PATIENCE_US` after that time. A wake charges nothing: a job is charged when it
+  requests its units. If the job has not requested them after `WOKEN_US`, the entry is removed.
 * kept: the job waits on the list of another limit. Its entry on this list keeps its position, but is not in the order.
 
 Jobs that their framework returns after a delay have special owners: see late.py.
@@ -14,11 +14,11 @@ Jobs that their framework returns after a delay have special owners: see late.py
 The order is by priority class, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
 the start of the last job that passed, and finishes at start + cost / weight. If a job leaves the list without having
-passed, its cost / weight is subtracted: its tenant's next job starts that much earlier. Without shares all tags are
-equal, so jobs are in the order of their first denials.
+passed, the tenant's next job starts earlier by this cost / weight. Without shares all tags are equal, so jobs are in
+the order of their first denials.
 
-Example: a tenant's jobs start at 0, 1, 2 and 3, so its next one starts at 4. Two of them expire: its next one starts
-at 2. Without that rule, the jobs of a tenant whose jobs often expire would fall further and further behind the others.
+Example: a tenant's jobs start at 0, 1, 2 and 3, so its next job starts at 4. If two of the jobs expire, the next job
+starts at 2. Otherwise, a tenant whose jobs often expire would fall further and further behind the other tenants.
 
 Every time is an argument, in whole microseconds. decide.py calls this file. lua/throttlekit_lua/waitlist.lua mirrors
 this file. Change both, or the parity tests fail.
@@ -42,43 +42,43 @@ __all__ = [
 ]  # fmt: skip
 
 LEAD_US = 30_000
-"""How long before its unit is free a job is woken. Simulated at 50/s, burst 1: use .975 with 10 ms, .988 with 30 ms."""
+"""A job is woken this long before its unit is free. Simulated at 50/s, burst 1: use .975 with 10 ms, .988 with 30."""
 
 PATIENCE_US = 250_000
-"""How long a wake keeps units after its time. Simulated at 1/s, 4 of 8 owners hung: use .95 at .25 s, .60 at 1 s."""
+"""A wake keeps units until this long after its time. Simulated at 1/s, 4 of 8 owners hung: use .95, with 1 s .60."""
 
 TURN_US = 1_000_000
-"""How long a job keeps its turn in a limit while another, less scarce limit delays it."""
+"""The time for which a job keeps its turn in a limit while another, less scarce limit delays it."""
 
 FUTURE_US = 1_000_000
 """A time that is further in the future than this was written by a clock that was wrong."""
 
 TRIAL_US = 1_000_000
-"""A skipped owner with overdue wakes gets a trial wake after this time; one without a free thread is only checked."""
+"""After this time, a skipped owner with overdue wakes gets a trial wake. One without a free thread is only checked."""
 
 SPACING_US = 10_000
 """The shortest time between two looks that scripts request."""
 
 VOID_US = 20_000
-"""If a requested look is overdue by this time, the script requests it again, from another process."""
+"""If a requested look is overdue by this time, the look is requested again, from another process."""
 
 WOKEN_US = 3_600_000_000
-"""How long a woken job that has not requested its units keeps its position: an hour."""
+"""The time for which a woken job that has not requested its units keeps its position: an hour."""
 
 KEPT_US = 172_800_000_000
-"""How long everything except woken jobs is kept: two days."""
+"""The time for which all data except woken jobs is kept: two days."""
 
 MOST_AT_ONCE = 16
-"""How many entries one request wakes or removes at most, so that no script blocks the server for long."""
+"""The most entries that one request wakes or removes, so that no script blocks the server for long."""
 
 RETRY_SPREAD_US = 60_000_000
-"""The retry times of callers without a position are spread over at most this time: they may never return."""
+"""Retry times of callers without a position are spread over at most this time, because callers may never return."""
 
 FREE_UNKNOWN = 999_999
-"""The free threads of an owner that has not reported them. They are known only while it has jobs in the order."""
+"""The free threads of an owner if their number is unknown. It is known only while the owner has jobs in the order."""
 
 DEAF = -1
-"""The free threads of an owner that does not listen on its channel."""
+"""The value of `Owner.free` for an owner that does not listen on its channel."""
 
 _FIRST_TAG, _LAST_TAG = 1, 2**53 - 2
 """All tags are exact in a double. Jobs with the last tag are in the order of their first denials."""
@@ -102,14 +102,14 @@ class Place(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """The job *id* may request its units in *in_us* microseconds."""
+    """A message to an owner: the job *id* may request its units in *in_us* microseconds."""
 
     id: str
     in_us: int
 
 
 Ring = Callable[[str, Wake | None], bool]
-"""Sends a wake to an owner; with None, only checks whether the owner listens. Returns whether it does."""
+"""Sends a wake to an owner; with None, only checks the owner's channel. Returns whether the owner listens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,14 +118,14 @@ class Entry:
     One job on the list.
 
     Attributes:
-        until_us: The end of the entry: while it waits, when the job's longest wait ends; while it is woken or kept,
-            when its position is forgotten. None: never.
+        until_us: The time at which the entry is removed, or None if there is no such time. For a waiting entry, this is
+            the end of the job's longest wait.
         at_us: While it is woken, the time for which it was woken. While it is kept, the end of its turn, or 0 if it has
-            none: a job has a turn if it was woken here, and then a less scarce limit denied it.
-        counts: Whether its wake keeps units from other jobs. False for a trial wake.
+            none. A job has a turn if it was woken on this list, and then a less scarce limit denied it.
+        counts: Whether units are kept for the woken job. False for a trial wake.
         workflow: The workflow that will hold the slot; "" if the job itself will.
-        step: How much the entry added to its tenant's finish.
-        since_us, denials: When the job was first denied, and how often it was denied.
+        step: The amount that the entry added to its tenant's finish.
+        since_us, denials: The time of the job's first denial, and the number of its denials.
     """
 
     id: str
@@ -151,8 +151,8 @@ class Owner:
     Attributes:
         waiting: Its entries in the order, by place.
         woken: Its entries that were woken, by the time of the wake.
-        free: How many of its threads are free, while it has jobs in the order; or `DEAF`, or `FREE_UNKNOWN`. If none is
-            free: minus the time at which the owner was last known to listen.
+        free: The number of its free threads, while it has jobs in the order; or `DEAF`, or `FREE_UNKNOWN`. If no thread
+            is free, minus the time at which the owner was last known to listen.
     """
 
     name: str
@@ -163,13 +163,13 @@ class Owner:
 
 class WakeRules(NamedTuple):
     """
-    What `Waitlist.wake` needs to know about the limit.
+    The properties of the limit that `Waitlist.wake` needs.
 
     Attributes:
-        ready_us: The earliest time at which a number of units is free, if no other job passes.
-        window: How many woken jobs an owner may have at a time.
-        lead_us: How long before its units are free a job is woken. None for slots: only a release makes them free.
-        keeps: Whether a number of units may be kept for jobs that return late.
+        ready_us: Returns the earliest time at which a number of units is free, if no other job passes.
+        window: The most woken jobs that an owner may have at a time.
+        lead_us: A job is woken this long before its units are free. None for slots: only a release makes them free.
+        keeps: Returns whether a number of units may be kept for jobs that return late.
         mark_ns: The time of one unit, at the limit's rate.
     """
 
@@ -184,14 +184,14 @@ class WakeRules(NamedTuple):
 class Waitlist:
     """
     Attributes:
-        epoch: The name of this list. A list that begins again, after a loss of the store's state, has another one.
+        epoch: The name of this list. If the store loses its state, the new list has another name.
         number: The number of the entry that was added last.
         v: The start tag of the last job that passed.
-        look_us: The time at which a process is to look at the list, by the last request for a look.
+        look_us: The time for which the last look at the list was requested.
         finishes: The start tag of each tenant's next job, if it is greater than v.
-        ends: The entries that have an end, by that time.
-        turns: The entries that have a turn, by the end of the turn.
-        next_retry_us: The earliest retry time of the next caller without a position: it spreads them over time.
+        ends: The entries that have an `until_us`, sorted by it.
+        turns: The entries that have a turn, sorted by the end of the turn.
+        next_retry_us: The earliest retry time of the next caller without a position. So retry times differ.
         pause, slow: The pause and the slow-down of the limit, if there are any.
     """
 
@@ -214,18 +214,18 @@ class Waitlist:
         return self.pause == Pause() and self.slow is None and not self.next_retry_us
 
     def without_jobs(self) -> Waitlist:
-        """The list without its jobs: only its pause, slow-down and retry time."""
+        """Return a list with only the pause, slow-down and retry time of this one."""
         return Waitlist(next_retry_us=self.next_retry_us, pause=self.pause, slow=self.slow)
 
     # Positions
 
     def new_place(self, tenant: str, step: int, rank: int, *, first: bool) -> tuple[Place, int]:
         """
-        Return the position of a new job, and how much it adds to its tenant's finish.
+        Return the position of a new job, and the amount that the job adds to its tenant's finish.
 
         Args:
-            step: Cost / weight; 0 without shares.
-            first: Whether the job has run before: then it is ahead of jobs of its class that have not.
+            step: The job's cost / weight; 0 without shares.
+            first: Whether the job has run before. Then it is ahead of the jobs of its class that have not run.
         """
         self.number += 1
         if first:
@@ -244,7 +244,7 @@ class Waitlist:
         self._change(entry, None, entry.owner, None)
 
     def rank_of(self, place: Place, now_us: int) -> int:
-        """How many jobs of owners that are not skipped wait before *place*."""
+        """Return the number of jobs that wait before *place*, without those of skipped owners."""
         before = 0
         for owner in self._by_head():
             if owner.waiting[0][0] >= place:
@@ -277,26 +277,26 @@ class Waitlist:
                 self.finishes[entry.tenant] = finish
 
     def drop_ended(self, now_us: int) -> bool:
-        """Remove entries whose end has passed. Returns False if there may be more of them."""
+        """Remove entries whose `until_us` has passed. Return False if there may be more of them."""
         ended = self.ends[: bisect_left(self.ends, (now_us + 1, ""))][:MOST_AT_ONCE]
         for _, id in ended:
             self.forget(self.entries[id])
         return len(ended) < MOST_AT_ONCE
 
     def set_free(self, name: str, free: int, now_us: int) -> None:
-        """Record how many threads of an owner are free, if it has jobs in the order. The owner is known to listen."""
+        """Record the number of free threads of an owner that listens, if it has jobs in the order."""
         if name in self.owners and self.owners[name].waiting:
             self.owners[name].free = free if free > 0 else -now_us
 
     def woken_of(self, name: str) -> list[tuple[int, str]]:
-        """The woken entries of an owner, by the time of the wake."""
+        """Return the woken entries of an owner, sorted by the time of the wake."""
         return list(self.owners[name].woken) if name in self.owners else []
 
     def _change(
         self, entry: Entry, state: State | None, owner: str, until_us: int | None, at_us: int = 0, *,
         counts: bool = False,
     ) -> None:  # fmt: skip
-        """Change an entry, or add it if it is new. *state* None: remove it."""
+        """Change an entry, or add it if it is new. If *state* is None, remove it."""
         before = entry.owner
         for items, item in self._files_of(entry):
             del items[bisect_left(items, item)]
@@ -328,15 +328,15 @@ class Waitlist:
     def _owner(self, name: str) -> Owner:
         return self.owners.setdefault(name, Owner(name))
 
-    # Who is next
+    # Wakes
 
     def head(self, now_us: int, *, late: bool = True) -> tuple[list[Owner], Owner | None]:
         """
-        Return the owners that are skipped, and the owner of the first job after these. Without *late*, owners whose
+        Return the skipped owners, and the owner of the first job that is not theirs. If *late* is false, owners whose
         jobs return after a delay are skipped too.
 
-        An owner with a full window of wakes is not skipped as long as none of them is overdue: the other owners wait
-        until one of these jobs has requested its units, so that jobs pass in their order.
+        An owner with a full window of wakes is not skipped if no wake is overdue. The jobs of other owners wait until
+        one of its woken jobs has requested its units, so that jobs pass in their order.
         """
         skipped: list[Owner] = []
         for owner in self._by_head():
@@ -346,21 +346,21 @@ class Waitlist:
         return skipped, None
 
     def comes_first(self, now_us: int) -> bool:
-        """Whether a waiting job is ahead of a new one: not if so many woken jobs are overdue that a purge is likely."""
+        """Whether a waiting job is ahead of a new job. False if many woken jobs are overdue: a purge is likely then."""
         owner = self.head(now_us)[1]
         return owner is not None and _count_overdue(owner, now_us) < MOST_AT_ONCE
 
-    def taken(self, now_us: int) -> int:
-        """The units that are kept for woken jobs that have not requested them yet, and for jobs with a turn."""
-        return sum(entry.cost for _, entry in self._held(now_us))
+    def units_held(self, now_us: int) -> int:
+        """Return the number of units that are kept for woken jobs until they request them, and for jobs with a turn."""
+        return sum(entry.cost for _, entry in self._find_held(now_us))
 
-    def held_late(self, now_us: int) -> int:
-        """The part of the units of `taken` that is kept for jobs that return after a delay."""
-        late = (each for _, each in self._held(now_us) if each.state is State.WOKEN and lateness_us(each.owner))
+    def units_held_late(self, now_us: int) -> int:
+        """Return how many of the `units_held` are kept for jobs that return after a delay."""
+        late = (each for _, each in self._find_held(now_us) if each.state is State.WOKEN and lateness_us(each.owner))
         return sum(entry.cost for entry in late)
 
     def count_expected(self, owner: str, now_us: int) -> int:
-        """How many woken jobs of an owner that return after a delay are not overdue."""
+        """Return the number of woken jobs that are not overdue, for an owner whose jobs return after a delay."""
         woken = self.woken_of(owner)
         last, first = now_us + FUTURE_US + 1, now_us - lateness_us(owner)
         return bisect_left(woken, (last, "")) - bisect_left(woken, (first, ""))
@@ -368,17 +368,17 @@ class Waitlist:
     def wake(self, rules: WakeRules, now_us: int, ring: Ring, *, waits: bool = False) -> int | None:
         """
         Wake the first jobs, as long as there are units for them that are not kept for other jobs. If the requesting job
-        *waits* in this list, and no unit is free soon, only compute the time of the next look.
+        *waits* on this list, and no unit is free soon, only compute the time of the next look.
 
         Returns:
-            When a process should look at this list; None if none needs to.
+            The time at which a process should look at this list, or None if no look is needed.
         """
         again_us = None if self.drop_ended(now_us) else now_us + SPACING_US
         if now_us < self.pause.until_us:
             return again_us or self.pause.until_us
         if waits and rules.lead_us is not None and (look_us := rules.ready_us(1) - rules.lead_us) > now_us:
             return again_us or look_us
-        taken, kept, next_us, tried, late = self.taken(now_us), self.held_late(now_us), None, 0, True
+        taken, kept, next_us, tried, late = self.units_held(now_us), self.units_held_late(now_us), None, 0, True
         while True:
             skipped, owner = self.head(now_us, late=late)
             if owner is None or tried == MOST_AT_ONCE:
@@ -401,10 +401,10 @@ class Waitlist:
             if self._wake(entry, at_us, now_us, ring, counts=keeps) and keeps:
                 taken += entry.cost
                 kept += entry.cost if lateness else 0
-        held = list(self._held(now_us))
+        held = list(self._find_held(now_us))
         woken = [until_us for until_us, each in held if each.state is State.WOKEN and not lateness_us(each.owner)]
         if next_us is not None and woken:
-            # The request of each of these jobs is also a look at the list.
+            # Each of these jobs makes a request, and every request is also a look at the list.
             next_us = max(next_us, max(woken) - PATIENCE_US + SPACING_US)
         self._check_skipped(skipped, now_us, ring)
         if owner is None and not skipped:
@@ -425,7 +425,7 @@ class Waitlist:
 
     def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
         """
-        Wake jobs of a workflow that has got its slot, because they need no other slot. Each grant wakes more of them.
+        Wake jobs of a workflow that holds its slot, because they need no other slot. Each grant wakes more of them.
         """
         waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
         for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:
@@ -433,11 +433,11 @@ class Waitlist:
 
     def next_look(self, at_us: int | None, now_us: int, *, by_job: bool) -> int | None:
         """
-        Request a look at *at_us*, unless an earlier request is early enough. Returns the delay, or None.
+        Request a look at *at_us* if no look was requested for an earlier time. Return the delay, or None.
 
         Args:
-            by_job: A job makes the request. If the look is far in the future, the job's process gets a request in any
-                case, because the process of the earlier request may hang.
+            by_job: Whether a job makes the request. Its process then gets a look that is far in the future in any case,
+                because the process of the earlier look may hang.
         """
         if at_us is None:
             return None
@@ -449,11 +449,11 @@ class Waitlist:
         return at_us - now_us
 
     def _by_head(self) -> list[Owner]:
-        """The owners with jobs in the order, sorted by their first jobs."""
+        """Return the owners with jobs in the order, sorted by their first jobs."""
         return sorted((owner for owner in self.owners.values() if owner.waiting), key=lambda owner: owner.waiting[0])
 
-    def _held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
-        """The entries for which units are kept, and until when: woken jobs that have not requested them, and turns."""
+    def _find_held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
+        """Return each entry for which units are kept, because it is woken or has a turn, after the end of that time."""
         untils = [(turn_us, self.entries[id]) for turn_us, id in self.turns]
         for owner in self.owners.values():
             for_us = min(lateness_us(owner.name), FUTURE_US) or PATIENCE_US
@@ -462,7 +462,7 @@ class Waitlist:
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
 
     def _wake(self, entry: Entry, at_us: int, now_us: int, ring: Ring, *, counts: bool) -> bool:
-        """Wake an entry that waits, if its owner listens. Returns whether it does."""
+        """Wake a waiting entry, if its owner listens. Return whether the owner listens."""
         owner = self.owners[entry.owner]
         if not lateness_us(owner.name) and not ring(owner.name, Wake(entry.id, at_us - now_us)):
             owner.free = DEAF
@@ -472,16 +472,16 @@ class Waitlist:
 
 
 def _count_overdue(owner: Owner, now_us: int) -> int:
-    """How many woken jobs of an owner that return after a delay are overdue."""
+    """Return the number of overdue woken jobs of an owner whose jobs return after a delay; 0 for other owners."""
     late_us = lateness_us(owner.name)
     return bisect_left(owner.woken, (now_us - late_us, "")) if late_us else 0
 
 
 def _wake_late_at_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> int:
     """
-    Return when to wake the first of the jobs that return late, if no unit can be kept for it. These jobs are woken at
-    the limit's pace, as if all jobs before them had been admitted. Some of them never return, so another job is woken
-    at once for each overdue one, and wakes that are more than `TRIAL_US` behind the pace catch up.
+    Return when to wake the first job of *owner*, whose jobs return late, if no unit can be kept for it. Such jobs are
+    woken at the limit's pace, as if all jobs before them had been admitted. Some of them never return, so another job
+    is woken at once for each overdue one, and wakes that are more than `TRIAL_US` behind the pace catch up.
     """
     overdue = _count_overdue(owner, now_us)
     if overdue > bisect_left(owner.woken, (now_us + FUTURE_US + 1, "")) - overdue:
@@ -494,7 +494,7 @@ def _wake_late_at_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> 
 
 
 def _is_skipped(owner: Owner, now_us: int) -> bool:
-    """Whether every free thread of an owner has a wake, or a wake is overdue or was written by a wrong clock."""
+    """Whether each free thread of an owner has a wake, or its first wake is overdue or was written by a wrong clock."""
     if lateness_us(owner.name):
         return False
     if not owner.woken:

@@ -16,7 +16,7 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.share import NO_TENANT_SHARE, TenantShare
 from throttlekit._core.limit.template import key_text
-from throttlekit._core.storage_keys import bucket_name, holder_name, quoted
+from throttlekit._core.storage_keys import bucket_name, holder_name, quote
 from throttlekit._core.wait_control import Charge
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
@@ -291,7 +291,7 @@ class _ClaimTemplate(NamedTuple):
         bucket = bucket_name(limit.name, text, limit.fingerprint, part)
         tenant, step, lead = "", 0, 0
         if limit.share is not None:
-            tenant, step, lead = quoted(share.tenant) if share.tenant else "", share.step(units), share.lead
+            tenant, step, lead = quote(share.tenant) if share.tenant else "", share.step(units), share.lead
         claim = claim_of(bucket, algorithm, units, max_queue, tenant, step, lead)
         shown = text if part is None else f"{part}:{text}" if text else part
         return Claim(limit, shown, units, claim, plain)

@@ -196,7 +196,7 @@ class Prefetcher:
                     continue
                 entry = entries[number] = _entry(held, name, claim.limit)
                 # A job with a position may be granted ahead of others for its own cost only, so it prefetches nothing.
-                if not _has_waited(request) and (units := entry.quota.worth_taking(claim.cost, sent_us)):
+                if not _has_waited(request) and (units := entry.quota.units_to_prefetch(claim.cost, sent_us)):
                     taking[number] = units
                     entry.quota.begin(sent_us)
         if taking:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
 
-from throttlekit._core.decision import Charged, Decision, settled_of
+from throttlekit._core.decision import Charged, Decision, charges_to_settle
 from throttlekit._core.job import Job
 from throttlekit._core.latency import Drop
 from throttlekit._core.limit.adapt import SlotAdapt
@@ -244,7 +244,7 @@ class Running:
             self._decision = self._limiter.settle(self.decision, actual=actual, limit=limit)
         except StoreUnavailable as error:
             # The store may have refunded the units all the same, so they must not be refunded again.
-            meant = settled_of(self.decision, limit)
+            meant = charges_to_settle(self.decision, limit)
             charged = [
                 each._replace(cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged
             ]

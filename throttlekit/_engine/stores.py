@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from throttlekit._core.answer import Answer, Caller, Look, Requester
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decision import Charged, Decision, settled_of
+from throttlekit._core.decision import Charged, Decision, charges_to_settle
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.time_zone import DAY_US
 from throttlekit._core.wait_control import Charge, Where
@@ -204,7 +204,7 @@ class Stores:
 
     def settle(self, decision: Decision, actual: int, limit: Limit | None) -> Decision:
         """Correct the charges of *decision*; see `Limiter.settle`. One round trip at most."""
-        meant = settled_of(decision, limit)
+        meant = charges_to_settle(decision, limit)
         charged = tuple(
             each._replace(cost=each.limit.check_units(actual)) if each in meant else each for each in decision.charged
         )

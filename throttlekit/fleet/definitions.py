@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from throttlekit._core.limit.base import Limit, altered, scaled
+from throttlekit._core.limit.base import Limit, change_rate, scale_rate
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import reported_rate
@@ -112,12 +112,12 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
         if _is_of_another_tier(rule, known):
             return None
         try:
-            altered(limit, rule.rate, rule.burst).check_cost(known.fixed_cost)
+            change_rate(limit, rule.rate, rule.burst).check_cost(known.fixed_cost)
         except ConfigurationError as error:
             return str(error)
     if rule.what == "scale":
         try:
-            scaled(limit, thousandths(rule.factor or 1))
+            scale_rate(limit, thousandths(rule.factor or 1))
         except ConfigurationError as error:
             return str(error)
     if rule.what == "weight" and not known.shared:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from throttlekit._core.answer import Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.limit.base import Limit, altered, scaled
+from throttlekit._core.limit.base import Limit, change_rate, scale_rate
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver
@@ -185,7 +185,11 @@ class Overrides:
         new = limit
         for each in filter(None, (rule, scale)):
             try:
-                new = scaled(new, thousandths(each.factor)) if each.factor else altered(new, each.rate, each.burst)
+                new = (
+                    scale_rate(new, thousandths(each.factor))
+                    if each.factor
+                    else change_rate(new, each.rate, each.burst)
+                )
             except ConfigurationError as error:
                 self._log_ignored(limit.name, each, str(error))
         if not limit.by_value:  # a limit by value is created again for each job

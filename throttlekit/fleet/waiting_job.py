@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from urllib.parse import unquote
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.storage_keys import bucket_name, bucket_of, is_encodable, parts_of, quoted, wait_names
+from throttlekit._core.storage_keys import bucket_name, bucket_of, is_encodable, parts_of, quote, wait_names
 from throttlekit._core.waitlist import State
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, reported_id
 from throttlekit.fleet.browse import with_minutes
@@ -132,7 +132,7 @@ def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Fo
         return Found(time_of(store), _without_key(store, job, entry, search.bucket))
     now, rules = rules_of(store, key.limit)
     (key,) = with_minutes(store, known[key.id], (key,), now)
-    rules = tuple(rule for rule in rules if rule.what != "pause" or rule.part is None or quoted(rule.part) == key.key)
+    rules = tuple(rule for rule in rules if rule.what != "pause" or rule.part is None or quote(rule.part) == key.key)
     found = _with_position(store, job, entry, key, job_id, now, rules)
     return Found(now, found, None if found is None or found is job else key, rules)
 

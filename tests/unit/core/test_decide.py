@@ -12,7 +12,7 @@ from throttlekit import Concurrency, FixedWindow, LeakyBucket, Share, SlidingLog
 from throttlekit._core.answer import Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.late import EARLY_US, PLAIN_OWNER, late_owner
-from throttlekit._core.limit.base import Limit, altered
+from throttlekit._core.limit.base import Limit, change_rate
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, TRIAL_US, Entry, State, Wake
 from throttlekit.stores.base import Lease
@@ -140,7 +140,7 @@ def test_a_change_of_the_rate_keeps_the_debt_of_an_early_grant() -> None:
     early = algorithm.admit(full, now + SECOND - EARLY_US, now + SECOND)
     assert early is not None
     assert (early.at_us, early.debt_us) == (now + 2 * SECOND, EARLY_US)
-    other, changed = altered(TokenBucket("partner", "1/s", burst=1), "2/s").bind(1), now + SECOND - EARLY_US
+    other, changed = change_rate(TokenBucket("partner", "1/s", burst=1), "2/s").bind(1), now + SECOND - EARLY_US
     assert other.ready_us(other.adopt_rate(early, changed), changed) == changed + SECOND // 2 + EARLY_US // 2
 
 
@@ -625,7 +625,7 @@ def test_a_raised_rate_spreads_callers_again(lists: Lists) -> None:
     """
     for granted in (False, True):
         slow = TokenBucket(f"api {granted}", "1/30s", burst=1)
-        fast = altered(slow, "100/s")
+        fast = change_rate(slow, "100/s")
         for _ in range(4):
             answer = lists.decide("", slow, caller=Caller.WITHOUT_JOB)
         assert answer.retry_us == lists.now + 90 * SECOND

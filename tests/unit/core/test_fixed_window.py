@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from throttlekit import ConfigurationError, FixedWindow, Job
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.fixed_window import Count, FixedWindowAlgorithm
-from throttlekit._core.limit.base import altered
+from throttlekit._core.limit.base import change_rate
 from throttlekit._core.limit.rate import parse_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.time_zone import UTC, Zone, zone_around
@@ -402,7 +402,7 @@ def test_starts_is_kept_in_derived_limits() -> None:
     assert limit.local_part is not None
     tiered = FixedWindow("quota", {"a": "9/month", "b": "9/month"}, starts=15, tier="{plan}")
     assert tiered.tiers is not None
-    changed = altered(limit, "50/month")
+    changed = change_rate(limit, "50/month")
     assert changed.declared is limit
     copies = (changed, limit.local_part, tiered.tiers["a"], load(dump(limit, Job())))
     assert [each.starts for each in copies] == [15] * 4  # type: ignore[attr-defined]

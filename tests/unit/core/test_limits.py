@@ -25,7 +25,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.algorithm import Use
-from throttlekit._core.limit.base import altered, scaled
+from throttlekit._core.limit.base import change_rate, scale_rate
 from throttlekit._core.limit.template import key_text
 from throttlekit._core.serialize import dump, load
 
@@ -612,8 +612,8 @@ def test_queue_is_the_number_of_jobs_that_may_wait(algorithm: type[Limit], queue
     assert limit.fingerprint == make(algorithm).fingerprint
     assert (limit == make(algorithm)) == (queue is None)
     assert ("queue=" in repr(limit)) == (queue is not None or algorithm is LeakyBucket)
-    assert altered(limit, "7/s").max_queue == queue
-    assert algorithm is SlidingLog or scaled(limit, 500).max_queue == queue
+    assert change_rate(limit, "7/s").max_queue == queue
+    assert algorithm is SlidingLog or scale_rate(limit, 500).max_queue == queue
     assert load(dump(limit, JOB)).max_queue == queue
     assert ("queue" in dump(limit, JOB)) == (queue is not None or algorithm is LeakyBucket)
 

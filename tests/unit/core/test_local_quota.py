@@ -51,7 +51,7 @@ class Fleet:
                 self.spent.append((now_us, cost))
                 self.oldest_us = max(self.oldest_us, now_us - self.requested_us[id(quota)])
             else:
-                ahead = quota.worth_taking(cost, local_us)
+                ahead = quota.units_to_prefetch(cost, local_us)
                 if ahead:
                     quota.begin(local_us)
                 now_us = yield self.delay_us()
@@ -179,10 +179,10 @@ def test_units_are_spent_all_or_none() -> None:
 def test_first_request_is_for_one_job_only() -> None:
     """A process that has just started prefetches nothing, and neither does one with a request once in a while."""
     quota = LocalQuota(LEASE)
-    assert quota.worth_taking(1, START_US) == 0
+    assert quota.units_to_prefetch(1, START_US) == 0
     for second in range(5):
         quota.record_request(1, True, START_US + second * 1000 * MS, PLENTY)
-    assert quota.worth_taking(1, START_US + 5000 * MS) == 0
+    assert quota.units_to_prefetch(1, START_US + 5000 * MS) == 0
 
 
 def test_prefetched_amount_doubles_up_to_the_maximum() -> None:
@@ -191,7 +191,7 @@ def test_prefetched_amount_doubles_up_to_the_maximum() -> None:
     quota.record_request(1, True, now_us, PLENTY)
     for _ in range(8):
         now_us += 100
-        sizes.append(quota.worth_taking(1, now_us))
+        sizes.append(quota.units_to_prefetch(1, now_us))
         quota.record_lease(sizes[-1], 1, now_us, now_us, PLENTY)
         while quota.spend(1, now_us):
             now_us += 100
@@ -210,7 +210,7 @@ def steady_process(gap_us: int) -> Callable[[], int]:
         while True:
             now_us += gap_us
             if not quota.spend(1, now_us):
-                if units := quota.worth_taking(1, now_us):
+                if units := quota.units_to_prefetch(1, now_us):
                     quota.record_lease(units, 1, now_us, now_us, PLENTY)
                     return units
                 quota.record_request(1, True, now_us, PLENTY)
@@ -233,7 +233,7 @@ def test_never_more_than_half_of_what_is_left() -> None:
     quota.record_lease(40, 1, START_US, START_US, 31)
     while quota.spend(1, START_US + 100):
         pass
-    assert quota.worth_taking(1, START_US + 200) == 15
+    assert quota.units_to_prefetch(1, START_US + 200) == 15
     assert TokenBucket("api", "30000/s", burst=300).bind_ahead(15).ready_us(Tat(START_US), START_US) == START_US
 
 
@@ -253,7 +253,7 @@ def test_small_processes_get_what_they_need(large: int) -> None:
             wanted += 1
             if quota.spend(1, now_us):
                 continue
-            ahead = quota.worth_taking(1, now_us)
+            ahead = quota.units_to_prefetch(1, now_us)
             allowed, remaining = fleet.decide(now_us, 1, ahead)
             if ahead and allowed:
                 quota.record_lease(ahead, 1, now_us, now_us, remaining)
@@ -272,10 +272,10 @@ def test_denial_is_followed_by_plain_requests() -> None:
     quota = filled_quota(1)
     quota.record_request(1, False, START_US, PLENTY)
     quota.record_request(1, True, START_US + 100, PLENTY)
-    assert quota.worth_taking(1, START_US + 200) == 0
-    assert quota.worth_taking(1, START_US + LEASE.for_us - 1) == 0
+    assert quota.units_to_prefetch(1, START_US + 200) == 0
+    assert quota.units_to_prefetch(1, START_US + LEASE.for_us - 1) == 0
     quota.record_request(1, True, START_US + LEASE.for_us, PLENTY)
-    assert quota.worth_taking(1, START_US + LEASE.for_us + 100) == 2
+    assert quota.units_to_prefetch(1, START_US + LEASE.for_us + 100) == 2
 
 
 def test_no_thread_prefetches_while_another_does() -> None:
@@ -283,21 +283,21 @@ def test_no_thread_prefetches_while_another_does() -> None:
     quota = filled_quota(20)
     while quota.spend(1, START_US):
         pass
-    assert quota.worth_taking(1, START_US + 100) == 40
+    assert quota.units_to_prefetch(1, START_US + 100) == 40
     quota.begin(START_US + 100)
-    assert quota.worth_taking(1, START_US + 101) == 0
+    assert quota.units_to_prefetch(1, START_US + 101) == 0
     quota.end_request()
-    assert quota.worth_taking(1, START_US + 101) == 40
+    assert quota.units_to_prefetch(1, START_US + 101) == 40
     quota.begin(START_US + 100)  # this request never ends
-    assert quota.worth_taking(1, START_US + 99 + LEASE.for_us) == 0
-    assert quota.worth_taking(1, START_US + 100 + LEASE.for_us) > 0
+    assert quota.units_to_prefetch(1, START_US + 99 + LEASE.for_us) == 0
+    assert quota.units_to_prefetch(1, START_US + 100 + LEASE.for_us) > 0
 
 
 def test_nothing_is_prefetched_while_there_is_enough() -> None:
     """A thread prefetches nothing if another thread has filled the quota since: those units would be lost."""
     quota = filled_quota(20)
-    assert quota.worth_taking(19, START_US + 100) == 0
-    assert quota.worth_taking(20, START_US + 100) == 40
+    assert quota.units_to_prefetch(19, START_US + 100) == 0
+    assert quota.units_to_prefetch(20, START_US + 100) == 40
 
 
 def test_a_cost_as_large_as_the_lease_is_requested_by_itself() -> None:
@@ -305,9 +305,9 @@ def test_a_cost_as_large_as_the_lease_is_requested_by_itself() -> None:
     quota = filled_quota(50)
     while quota.spend(1, START_US):
         pass
-    assert quota.worth_taking(49, START_US + 100) == 50
-    assert quota.worth_taking(50, START_US + 100) == 0
-    assert quota.worth_taking(51, START_US + 100) == 0
+    assert quota.units_to_prefetch(49, START_US + 100) == 50
+    assert quota.units_to_prefetch(50, START_US + 100) == 0
+    assert quota.units_to_prefetch(51, START_US + 100) == 0
 
 
 def test_remaining_units_are_spent_with_the_next_lease() -> None:
@@ -375,9 +375,9 @@ def test_units_that_were_put_back_are_not_counted_as_spent() -> None:
     """A process prefetches according to what it has spent, as soon as its lease has ended."""
     quota = _quota_of_ten()
     assert quota.spend(9, START_US)
-    assert quota.worth_taking(1, quota.until_us) == 5
+    assert quota.units_to_prefetch(1, quota.until_us) == 5
     quota.put_back(9, quota.until_us)
-    assert quota.worth_taking(1, quota.until_us) == 0
+    assert quota.units_to_prefetch(1, quota.until_us) == 0
 
 
 def test_requests_during_a_prefetch_count_as_spent() -> None:
@@ -387,14 +387,14 @@ def test_requests_during_a_prefetch_count_as_spent() -> None:
     quota.begin(START_US + 1)
     quota.record_request(9, True, START_US + 2, PLENTY)
     quota.end_request()
-    assert quota.worth_taking(1, START_US + 250 * MS) == 5
+    assert quota.units_to_prefetch(1, START_US + 250 * MS) == 5
 
 
 def test_first_prefetch_is_at_most_half_of_what_is_left() -> None:
     """The first prefetch is bounded too, because the reply to a plain request has the remaining units."""
     quota = LocalQuota(LEASE)
     quota.record_request(10, True, START_US, 8)
-    assert quota.worth_taking(1, START_US + 1) == 4
+    assert quota.units_to_prefetch(1, START_US + 1) == 4
 
 
 def test_quota_starts_over_after_a_denial() -> None:
@@ -402,7 +402,7 @@ def test_quota_starts_over_after_a_denial() -> None:
     quota = LocalQuota(LEASE)
     quota.record_request(10, True, START_US, PLENTY)
     quota.record_refusal(START_US - 200 * MS)
-    assert quota.worth_taking(1, START_US + 50 * MS) == 0
+    assert quota.units_to_prefetch(1, START_US + 50 * MS) == 0
 
 
 def test_emptied_quota_has_nothing() -> None:

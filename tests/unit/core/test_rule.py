@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from throttlekit import Adapt, Concurrency, FixedWindow, Job, LeakyBucket, Limit, Share, SlidingWindow, TokenBucket
-from throttlekit._core.limit.base import altered, scaled
+from throttlekit._core.limit.base import change_rate, scale_rate
 
 DECLARED: dict[str, Any] = {
     "key": "{account}", "cost": lambda job: 1, "scope": "queue", "on_store_failure": "local", "processes": 2,
@@ -33,7 +33,7 @@ def test_only_the_rate_changes(kind: Any, rate: Any, other: Any) -> None:
     tiered: Limit = kind("api", {"free": other}, tier="{plan}", **DECLARED)
     varying: Limit = kind("api", lambda job: other, **DECLARED)
     job = Job(kwargs={"plan": "free"})
-    made = [altered(limit, other), scaled(limit, 400), tiered.for_job(job), varying.for_job(job)]
+    made = [change_rate(limit, other), scale_rate(limit, 400), tiered.for_job(job), varying.for_job(job)]
     assert [each.amount * (60_000_000 / each.period_us if each.period_us else 1) for each in made] == [40] * 4
     assert [_options_of(each) for each in made] == [_options_of(limit)] * 4
     assert [type(each) for each in made] == [kind] * 4
@@ -52,7 +52,7 @@ def test_local_part_counts_in_process_memory(kind: Any, rate: Any, other: Any) -
 def test_adaptive_limit_keeps_its_relative_floor_when_its_rate_is_set() -> None:
     """A floor of a tenth of the rate stays a tenth; each tier of a limit has the floor."""
     limit = TokenBucket("api", "100/s", adapt=Adapt("10/s"))
-    changed = altered(limit, "50/s").adapt
+    changed = change_rate(limit, "50/s").adapt
     assert isinstance(changed, Adapt)
     assert changed.refusal(50, 1_000_000, None).floor == 100_000
     tiered = TokenBucket("api", {"free": "100/s", "pro": "50/s"}, tier="{plan}", adapt=Adapt("10/s"))
@@ -65,5 +65,5 @@ def test_leaky_bucket_decides_like_a_token_bucket_of_burst_one() -> None:
     for rate in ("100/s", "1/m", "7/h", "3000/s"):
         leaky, token = LeakyBucket("api", rate), TokenBucket("api", rate, burst=1)
         assert leaky.bind(1) == token.bind(1)
-        assert altered(leaky, "2/s").bind(1) == altered(token, "2/s", 1).bind(1)
+        assert change_rate(leaky, "2/s").bind(1) == change_rate(token, "2/s", 1).bind(1)
         assert leaky.fingerprint != token.fingerprint

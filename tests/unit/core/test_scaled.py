@@ -22,7 +22,7 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.limit.base import altered, scaled
+from throttlekit._core.limit.base import change_rate, scale_rate
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US
 from throttlekit._core.serialize import load_in_force, plain
 from throttlekit.stores import MemoryStore
@@ -42,8 +42,8 @@ VARYING = TokenBucket("x", lambda job: job.kwargs["rate"], adapt=Adapt("2/s"))
         (TokenBucket("x", "1/m"), 1, (1, 60_000), 1),
         (TokenBucket("x", "1/366d"), 1, (1, 366 * 86_400), 1),
         (TokenBucket("x", "1000/d", burst=5000), 1, (1, 86_400), 3660),
-        (altered(TokenBucket("x", "100/s"), "40/s", 7), 500, (20, 1), 7),
-        (altered(TokenBucket("x", "100/s", burst=3), "40/s", 40), 500, (20, 1), 20),
+        (change_rate(TokenBucket("x", "100/s"), "40/s", 7), 500, (20, 1), 7),
+        (change_rate(TokenBucket("x", "100/s", burst=3), "40/s", 40), 500, (20, 1), 20),
         (VARYING.at("100/s"), 10, (1, 1), 1),
         (LeakyBucket("x", "9/s", queue=4), 333, (2997, 1000), 1),
         (FixedWindow("x", "99/month", tz="Asia/Tokyo"), 500, (49, 31 * 86_400), 49),
@@ -55,14 +55,11 @@ VARYING = TokenBucket("x", lambda job: job.kwargs["rate"], adapt=Adapt("2/s"))
     ],
 )
 def test_part_of_a_rate(limit: Limit, thousandths: int, rate: tuple[int, int], capacity: int) -> None:
-    """
-    A scaled bucket has the exact part of its rate; a window has whole units, a limit of slots whole slots. A fixed cost
-    is still admitted.
-    """
-    part = scaled(limit, thousandths)
+    """The part is exact for a bucket; whole units for a window; whole slots. A fixed cost is still admitted."""
+    part = scale_rate(limit, thousandths)
     assert (part.amount, part.period_us, part.capacity) == (rate[0], rate[1] * 1_000_000, capacity)
     assert (part.fingerprint, part.varying_us) == (limit.fingerprint, limit.varying_us)
-    assert scaled(limit, 1000) is limit
+    assert scale_rate(limit, 1000) is limit
     if limit.varying_us is None:
         read = load_in_force(plain(part, "", 1))
         assert (read.fingerprint, read.amount, read.capacity) == (part.fingerprint, part.amount, capacity)
@@ -81,7 +78,7 @@ def test_part_is_never_above_the_rate(amount: int, period_us: int, thousandths: 
         limit: Limit = make("x", rate)
     except ConfigurationError:
         return
-    part, whole = scaled(limit, thousandths), Fraction(amount, period_us)
+    part, whole = scale_rate(limit, thousandths), Fraction(amount, period_us)
     found, meant = Fraction(part.amount, part.period_us), whole * thousandths / 1000
     assert found <= whole
     assert part.capacity <= limit.capacity
@@ -93,10 +90,8 @@ def test_part_is_never_above_the_rate(amount: int, period_us: int, thousandths: 
 
 @pytest.mark.parametrize("limit", [TokenBucket("x", "100/s", adapt=Adapt("10/s")), VARYING.at("20/s")])
 def test_adaptive_limit_slows_down_to_the_same_parts(limit: Limit) -> None:
-    """
-    A scaled adaptive limit slows down to the same parts of its rate, with its floor scaled too, for the same time.
-    """
-    part = scaled(limit, 20)
+    """Parts below the floor, which is scaled like the rate, and the duration of the slow-down are the same too."""
+    part = scale_rate(limit, 20)
     assert limit.adapt is not None
     assert part.adapt is not None
     given = part.adapt.refusal(part.amount, part.period_us, None)
@@ -106,7 +101,7 @@ def test_adaptive_limit_slows_down_to_the_same_parts(limit: Limit) -> None:
 def test_log_is_not_scaled() -> None:
     """A scaled log would have a count of its own: its amount and the part would both be admitted."""
     with pytest.raises(ConfigurationError, match="limit 'x' is a SlidingLog, which counts each rate separately"):
-        scaled(SlidingLog("x", "9/s"), 500)
+        scale_rate(SlidingLog("x", "9/s"), 500)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +111,6 @@ def test_scaling_on_and_off_gives_no_extra_unit(limit: Limit) -> None:
     """However often a limit is scaled, a period admits no more than the bound of the whole rate."""
     clock = FakeClock()
     with Limiter(MemoryStore(clock_us=clock)) as limiter:
-        forms = [limit, scaled(limit, 500), scaled(limit, 130)]
+        forms = [limit, scale_rate(limit, 500), scale_rate(limit, 130)]
         granted = sum(limiter.acquire(forms[turn % 3], job=Job(id=str(turn))).allowed for turn in range(60))
         assert 1 <= granted <= limit.capacity

@@ -23,7 +23,7 @@ from throttlekit import (
 )
 from throttlekit._core.algorithm import STALE_US
 from throttlekit._core.algorithms.gcra import GcraAlgorithm, Tat
-from throttlekit._core.limit.base import altered
+from throttlekit._core.limit.base import change_rate
 from throttlekit._core.serialize import load, load_in_force, plain
 from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit.stores import MemoryStore
@@ -34,13 +34,13 @@ DECLARED = TokenBucket("api", "50/s", burst=10)
 BUCKETS: list[Limit] = [
     DECLARED,
     *(
-        altered(DECLARED, rate, burst)
+        change_rate(DECLARED, rate, burst)
         for rate, burst in [("500/s", 100), ("5/s", 1), ("50/s", 3), ("7/m", 10), ("1/d", 2), ("9000/s", 40)]
     ),
 ]
 LEAKY = LeakyBucket("drip", "5/s")
 WINDOWS: list[list[Limit]] = [
-    [declared, *(altered(declared, f"{amount}/m") for amount in (60, 3, 1))]
+    [declared, *(change_rate(declared, f"{amount}/m") for amount in (60, 3, 1))]
     for declared in (FixedWindow("calendar", "12/m"), SlidingWindow("sliding", "12/m"))
 ]
 RAISED: list[tuple[Any, str, str]] = [
@@ -94,7 +94,7 @@ def test_units_stay_when_the_rate_changes(steps: list[tuple[int, int, int]], dec
     """
     limits = BUCKETS
     if declared == "leaky":
-        limits = [LEAKY, *(altered(LEAKY, rate) for rate in ("50/s", "1/s", "1/m", "1/d", "3/s", "7000/s"))]
+        limits = [LEAKY, *(change_rate(LEAKY, rate) for rate in ("50/s", "1/s", "1/m", "1/d", "3/s", "7000/s"))]
     state: Any = None
     now_us, rate, left, burst, lost = START_US, Fraction(0), Fraction(10**6), 10**6, Fraction(0)
     for at, units, wait_us in steps:
@@ -143,7 +143,7 @@ def test_windows_keep_counting_when_the_amount_changes(limits: list[Limit], step
 def test_rate_applies_at_once(limiter: Limiter, clock: FakeClock, kind: Any, before: str, after: str) -> None:
     """Within a second of a tenfold change the new rate applies, on a limit that had just been used up."""
     declared = kind("api", before)
-    changed = altered(declared, after)
+    changed = change_rate(declared, after)
     drain(limiter, declared)
     assert drain(limiter, changed) <= max(0, changed.amount - declared.amount)
     clock.advance(1)
@@ -157,9 +157,9 @@ def test_rate_applies_at_once(limiter: Limiter, clock: FakeClock, kind: Any, bef
 
 @pytest.mark.parametrize("rates", [("1/d", "100/s"), ("1/m", "100/s"), ("1/30s", "100/s")])
 def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: FakeClock, rates: tuple[str, str]) -> None:
-    """After a raise, a unit takes 10 ms that would have taken a day, or the minute for which a clock is trusted."""
+    """A unit that would take a day, or the minute for which a clock is trusted, takes 10 ms at once."""
     declared = TokenBucket("api", rates[0], burst=1)
-    changed = altered(declared, rates[1])
+    changed = change_rate(declared, rates[1])
     assert drain(limiter, declared) == 1
     assert limiter.acquire(changed).retry_after == 0.01
     clock.advance(0.01)
@@ -167,10 +167,10 @@ def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: Fake
 
 
 def test_lowered_rate_admits_what_was_left_and_not_more(limiter: Limiter, clock: FakeClock) -> None:
-    """Of 60 remaining units a lowered rate admits its new burst; of 3, three; then one a day."""
+    """Of 60 remaining units it admits the new burst; of 3, three; then one a day."""
     for taken, admitted in ((40, 5), (97, 3)):
         declared = TokenBucket(f"api {taken}", "100/s", burst=100)
-        changed = altered(declared, "1/d", 5)
+        changed = change_rate(declared, "1/d", 5)
         assert limiter.acquire(declared, cost=taken)
         assert drain(limiter, changed) == admitted
         clock.advance(86_399)
@@ -181,7 +181,7 @@ def test_lowered_rate_admits_what_was_left_and_not_more(limiter: Limiter, clock:
 
 def test_changes_give_no_bursts(limiter: Limiter) -> None:
     """Ten changes at one moment grant nothing; a full bucket stays full."""
-    changed = [altered(DECLARED, "500/s", 100), altered(DECLARED, "5/s", 1)]
+    changed = [change_rate(DECLARED, "500/s", 100), change_rate(DECLARED, "5/s", 1)]
     assert limiter.peek(changed[0]).remaining == 100
     assert drain(limiter, DECLARED) == 10
     assert sum(drain(limiter, limit) for limit in (*changed, DECLARED) * 10) == 0
@@ -189,7 +189,7 @@ def test_changes_give_no_bursts(limiter: Limiter) -> None:
 
 def test_debt_is_kept_when_the_rate_changes(limiter: Limiter, clock: FakeClock) -> None:
     """A debt below empty is owed in units, at every rate."""
-    changed = altered(DECLARED, "5/s")
+    changed = change_rate(DECLARED, "5/s")
     taken = limiter.acquire(DECLARED, cost=10)
     limiter.settle(taken, actual=30)
     assert limiter.acquire(changed, cost=5).retry_after == pytest.approx(25 / 5)
@@ -197,11 +197,8 @@ def test_debt_is_kept_when_the_rate_changes(limiter: Limiter, clock: FakeClock) 
 
 
 def test_debt_is_capped_at_another_rate() -> None:
-    """
-    After a change of the rate, a debt is at most an hour, 60 bursts or ten years, as for a settlement; every number is
-    exact.
-    """
-    slow, fast = altered(DECLARED, "1/d", 1).bind(1), altered(DECLARED, "9000/s", 40).bind(1)
+    """The cap is an hour, 60 bursts or ten years, as for a settlement; and every number is exact."""
+    slow, fast = change_rate(DECLARED, "1/d", 1).bind(1), change_rate(DECLARED, "9000/s", 40).bind(1)
     owed = fast.settle(fast.admit(None, START_US), START_US, START_US, 10**30)
     assert owed.debt_us == 3600 * S
     assert slow.adopt_rate(owed, START_US).debt_us == 60 * DAY
@@ -211,7 +208,7 @@ def test_debt_is_capped_at_another_rate() -> None:
 def test_settling_a_charge_of_another_rate_keeps_the_current_rate(limiter: Limiter, clock: FakeClock) -> None:
     """A job that began at 100/s and ends at 1/day returns, or owes, units; they refill at one a day."""
     declared = TokenBucket("api", "100/s", burst=100)
-    changed = altered(declared, "1/d", 3)
+    changed = change_rate(declared, "1/d", 3)
     first, second = limiter.acquire(declared, cost=50), limiter.acquire(declared, cost=50)
     assert drain(limiter, changed) == 0
     limiter.settle(first, actual=48)
@@ -227,7 +224,7 @@ def test_settling_a_charge_of_another_rate_keeps_the_current_rate(limiter: Limit
 def test_settled_debt_is_stored_as_long_as_it_counts(limiter: Limiter, clock: FakeClock) -> None:
     """The store keeps a settled bucket according to the current rate, not the rate at which the job was charged."""
     declared = TokenBucket("api", "100/s", burst=2)
-    changed = altered(declared, "1/d")
+    changed = change_rate(declared, "1/d")
     taken = limiter.acquire(declared)
     assert drain(limiter, changed) == 1
     limiter.settle(taken, actual=2)
@@ -236,11 +233,8 @@ def test_settled_debt_is_stored_as_long_as_it_counts(limiter: Limiter, clock: Fa
 
 
 def test_peek_changes_no_rate(limiter: Limiter, clock: FakeClock) -> None:
-    """
-    A peek of a process that still has the declared rate shows the units, and the bucket continues to fill at the
-    current rate.
-    """
-    changed = altered(DECLARED, "1/d")
+    """A page that still has the declared rate shows the units, and the bucket fills at the current rate."""
+    changed = change_rate(DECLARED, "1/d")
     assert drain(limiter, changed) == 10
     for _ in range(20):
         assert limiter.peek(DECLARED).remaining == 0
@@ -268,7 +262,7 @@ def replace_at(state: Any, at_us: int) -> Tat:
 
 def test_a_small_step_of_the_clock_admits_nothing_extra(limiter: Limiter, clock: FakeClock) -> None:
     """A clock that steps back while the rate changes leaves an empty bucket empty."""
-    changed = altered(DECLARED, "500/s")
+    changed = change_rate(DECLARED, "500/s")
     assert drain(limiter, DECLARED) == 10
     clock.advance(-30)
     assert drain(limiter, changed) == 0
@@ -278,7 +272,7 @@ def test_a_small_step_of_the_clock_admits_nothing_extra(limiter: Limiter, clock:
 
 def test_waiting_jobs_keep_their_order(limiter: Limiter, clock: FakeClock) -> None:
     """Jobs that waited at one rate are granted in order at the other, ahead of new ones."""
-    changed = altered(DECLARED, "500/s")
+    changed = change_rate(DECLARED, "500/s")
     drain(limiter, DECLARED)
     jobs = [Job(id=f"{n:02}") for n in range(40)]
     assert not any(limiter.acquire(DECLARED, job=job) for job in jobs)
@@ -306,7 +300,7 @@ def test_waiting_jobs_keep_their_order(limiter: Limiter, clock: FakeClock) -> No
 )
 def test_incompatible_rates_are_counted_separately(limiter: Limiter, limit: Limit, rate: str) -> None:
     """A log stores as many times as its amount; windows of another length begin at other times."""
-    changed = altered(limit, rate)
+    changed = change_rate(limit, rate)
     assert changed.declared is None
     assert drain(limiter, limit) == 5
     assert drain(limiter, changed) == changed.capacity
@@ -315,7 +309,7 @@ def test_incompatible_rates_are_counted_separately(limiter: Limiter, limit: Limi
 def test_share_of_a_process_keeps_its_count(limiter: Limiter) -> None:
     """While the store is unavailable, the share of a limit is one bucket at both rates."""
     declared = TokenBucket("api", "100/s", burst=40, on_store_failure="local", processes=4)
-    changed = altered(declared, "200/s")
+    changed = change_rate(declared, "200/s")
     assert declared.local_part is not None
     assert changed.local_part is not None
     assert changed.local_part.fingerprint == declared.local_part.fingerprint
@@ -324,7 +318,7 @@ def test_share_of_a_process_keeps_its_count(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [BUCKETS[1], altered(LEAKY, "9/s"), *(limits[1] for limits in WINDOWS)], ids=lambda limit: limit.name
+    "changed", [BUCKETS[1], change_rate(LEAKY, "9/s"), *(limits[1] for limits in WINDOWS)], ids=lambda limit: limit.name
 )
 def test_declared_limit_is_in_reports_and_receipts_but_not_in_messages(limiter: Limiter, changed: Limit) -> None:
     """A report and a receipt contain the declared limit. A limit in a message does not: it counts by itself."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, ConfigurationError, FixedWindow, Job, Limit, SlidingLog, TokenBucket
-from throttlekit._core.limit.base import altered, scaled
+from throttlekit._core.limit.base import change_rate, scale_rate
 from throttlekit._core.serialize import dump, load, plain
 
 NAMED = TokenBucket("api", "10/s", key="{tenant}", show_key=True)
@@ -19,8 +19,8 @@ ACME = Job(kwargs={"tenant": "acme"})
     "limit",
     [
         NAMED,
-        altered(NAMED, "5/s"),
-        scaled(NAMED, 500),
+        change_rate(NAMED, "5/s"),
+        scale_rate(NAMED, 500),
         load(dump(NAMED, ACME)),
         load(plain(NAMED, "acme", 1)),
         TokenBucket("api", {"free": "1/s"}, tier="{plan}", show_key=True).for_job(Job(kwargs={"plan": "free"})),

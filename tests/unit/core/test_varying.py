@@ -23,7 +23,7 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.limit.base import altered
+from throttlekit._core.limit.base import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
@@ -172,9 +172,9 @@ def test_operator_sets_one_rate_for_all() -> None:
     """A rate that live control sets applies to every job, and counts in the same bucket; a burst cannot be set."""
     limit = TokenBucket("api", rate_of_plan, burst=timedelta(seconds=12))
     for each in (limit, limit.at("5/s")):
-        assert altered(each, "100/m") == limit.at("100/m")
+        assert change_rate(each, "100/m") == limit.at("100/m")
     with pytest.raises(ConfigurationError, match="no burst option"):
-        altered(limit, "100/m", 5)
+        change_rate(limit, "100/m", 5)
 
 
 def test_limits_are_compared_by_value() -> None:

@@ -27,7 +27,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.answer import Answer
-from throttlekit._core.limit.base import altered
+from throttlekit._core.limit.base import change_rate
 from throttlekit._engine import prefetch as prefetching
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import Counts
@@ -456,12 +456,12 @@ def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:
 @pytest.mark.parametrize(("rate", "lease"), [("500/s", API.prefetch_quota), ("4/s", None)])
 def test_another_rate_keeps_the_lease_if_it_can(rate: str, lease: object) -> None:
     """A rate that is set for the whole fleet is prefetched too, unless it is too low for that."""
-    assert altered(API, rate).prefetch_quota == lease
+    assert change_rate(API, rate).prefetch_quota == lease
 
 
 def test_units_are_prefetched_at_the_current_rate(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """Rates that count in one bucket share no prefetched units: each prefetches what its own rate allows."""
-    slower = altered(API, "400/s", 400)
+    slower = change_rate(API, "400/s", 400)
     assert slower.prefetch_quota == API.prefetch_quota
     fill(limiter)
     assert store.left() < 1000

@@ -25,7 +25,9 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
-    """A slot for *holder*. At least *floor* and at most *amount* slots may be in use. *timeout_us* 0: no time-out."""
+    """
+    A request of slots, of which between *floor* and *amount* may be in use. *timeout_us* is 0 if there is no time-out.
+    """
 
     floor: int = 1
     timeout_us: int = 0
@@ -41,7 +43,7 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
         return slots_of(state.gauge if state else None, self.floor, self.amount)
 
     def admit(self, state: Holders | None, now_us: int, begins_us: int | None = None) -> Holders | None:
-        """As for every limit with slots. A lease that has ended since the last reduction counts as a failed job."""
+        """Admit the request. A lease that has ended since the last reduction counts as a failed job."""
         ended = [until_us for _, until_us in state.leases if until_us <= now_us] if state and self.size else []
         if state and ended:
             state = self.apply_drop(state, now_us, max(ended) - self.lease_us)
@@ -54,12 +56,12 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
         held_us, used = now_us - granted_us, self.use(state, now_us).units
         if self.timeout_us and held_us >= self.timeout_us:
             return self.apply_drop(after, now_us, granted_us)
-        if held_us <= 0:  # the clock has stepped back: no length is known
+        if held_us <= 0:  # the clock has stepped back, so the length of the hold is not known
             return after
         return after._replace(gauge=measure_hold(after.gauge, held_us, used, self.floor, self.amount, now_us))
 
     def apply_drop(self, state: Holders | None, now_us: int, granted_us: int | None) -> Holders | None:
-        """Return the state after a job that was granted at *granted_us* has failed; *state* if nothing changes."""
+        """Return the state after a job that was granted at *granted_us* has failed, or *state* if nothing changes."""
         if state is None:
             return None
         gauge = apply_drop(state.gauge, Drop(granted_us), self.floor, self.amount, now_us)
@@ -70,9 +72,9 @@ class ByLatency(SlotAdapt):
     """
     Adapt the number of slots of a `Concurrency` limit, for the whole fleet, to the load that the partner can handle.
 
-    The number starts at the floor. It falls if jobs hold their slots for longer than before; otherwise it rises while
-    all slots are in use. It also falls by a tenth, once for each overload, if a job raises `RateLimited`, calls
-    `throttlekit.current().report_overload()` or holds its slot for *timeout*, or if its worker dies.
+    The number starts at the floor. If jobs hold their slots for longer than before, the number falls; otherwise it
+    rises while all slots are in use. It also falls by a tenth, once for each overload, if a job raises `RateLimited`,
+    calls `throttlekit.current().report_overload()` or holds its slot for *timeout*, or if its worker dies.
 
     Guarantee: `floor <= slots <= declared amount`, always. A job never loses a slot that it holds. A job needs no
     additional round trip, but about 1.8 times the server's time. A key needs about 100 bytes more, until an hour after
@@ -80,14 +82,14 @@ class ByLatency(SlotAdapt):
 
     Args:
         floor: The lowest number of slots: a whole number from 1 to the declared amount.
-        timeout: Seconds, or a timedelta, from 10 ms to a day. A job that holds its slot for this long counts as failed.
-            Default: no time-out. If your calls have a time-out, name it: if all calls time out, all take equally long,
-            and their length alone does not show an overload.
+        timeout: A job that holds its slot for this time counts as failed: seconds, or a timedelta, from 10 ms to a day.
+            Default: no time-out. If your calls have a time-out, set it here too: calls that all time out take equally
+            long, so their length alone does not show an overload.
 
     Raises:
         ConfigurationError: A value can never work. A floor above the amount is an error when the limit is created.
 
-    If a limit is `set` or scaled to less than the floor, that number is the floor. *adapt* is not part of the limit's
+    If a limit is `set` or scaled to fewer slots than the floor, that number is the floor. *adapt* is not part of the
     definition. `throttlekit._core.latency` contains the rules, and docs/limit-adaptive.md describes the effects.
     """
 
@@ -117,7 +119,7 @@ class ByLatency(SlotAdapt):
     @classmethod
     def read(cls, data: Any) -> ByLatency | None:
         """
-        Read what `plain` wrote; None: the limit does not adapt.
+        Read the data that `plain` returned. None means that the limit does not adapt.
 
         Raises:
             ValueError: *data* has another form.

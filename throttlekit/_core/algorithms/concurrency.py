@@ -7,9 +7,9 @@ renews and counts the same number.
 Rule 2: a holder that does not renew its lease in time is removed. So the slots of a killed worker become free.
 Rule 3: no clock shows when a slot becomes free. The retry times of waiting jobs are estimated from the mean hold, or
 from the time since the last grant, if that is longer.
-Rule 4: a workflow is one holder. Its first job takes the slot. While the workflow holds it, its other jobs pass without
-a slot of their own. A job of the workflow renews the lease when it begins, while it runs and when it ends. Only a lease
-of 0 releases the slot. Only a grant takes it: a renewal that arrives after the workflow has ended does not.
+Rule 4: a workflow is one holder. Its first job takes the slot. While the workflow holds the slot, its other jobs pass
+without a slot of their own. A job of the workflow renews the lease when it begins, while it runs and when it ends. Only
+a lease of 0 releases the slot. Only a grant takes a slot: a renewal that arrives after the workflow has ended does not.
 
 Example: 2 slots with a lease of 30 s. At 0 s jobs a and b take them, and c waits. The worker of a is killed; b renews
 its lease every 10 s. At 30 s the lease of a ends, and c gets its slot.
@@ -42,26 +42,26 @@ __all__ = ["Concurrency", "ConcurrencyAlgorithm", "Holders"]
 
 _FIRST_HOLD_US = 100_000
 """The assumed length of a hold, until the first one has ended."""
-_MEAN_PART = 4  # each hold counts for a quarter: a mean that is ten times too long is right after about ten holds
+_MEAN_PART = 4  # each hold counts for a quarter, so a mean that is ten times too long is right after about ten holds
 _SHORTEST_PACE_US = 1_000
 _KEPT_US = 1
-"""A renewed lease of a workflow is this much longer. So its end shows that jobs have passed since the slot's grant."""
+"""A renewed lease of a workflow is longer by this time. So its end shows that a job has passed since the grant."""
 _LARGEST_AMOUNT = 1_000_000
 _SHORTEST_LEASE_S, _LONGEST_LEASE_S = 1.0, 86_400.0
 _LEASE_S, _LEASE_OF_WORKFLOW_S = 30.0, 3600.0
 
 
 class Holders(NamedTuple):
-    """The state. Times in µs; 0: never."""
+    """The state. Times are in µs; 0 means never."""
 
     leases: tuple[tuple[str, int], ...] = ()
-    """Each holder, and when its lease expires; sorted by expiry, then by name."""
+    """Each holder, and the end of its lease; sorted by the end, then by the holder."""
     mean_us: int = 0
-    """The mean length of a hold; 0: not known."""
+    """The mean length of a hold; 0 if it is not known."""
     granted_us: int = 0
-    """When a holder was last admitted."""
+    """The time at which a holder was last admitted."""
     longest_us: int = 0
-    """The longest of their leases: they may differ while a new definition is deployed."""
+    """The length of the longest lease. Lengths may differ while a new definition is deployed."""
     gauge: Gauge | None = None
     """The measurements of a limit with `adapt`; see by_latency.py."""
 
@@ -69,11 +69,11 @@ class Holders(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ConcurrencyAlgorithm(AlgorithmBase):
     """
-    A request of *size* slots for *holder*, which must renew them within *lease_us*.
+    A request of *size* slots for *holder*, which must renew the slots within *lease_us*.
 
     Attributes:
-        holder: The name from `with_slots` if it takes several, or from `workflow_name` if it is a workflow.
-        lease_us: The length of the lease. 0: release the slot of the workflow *holder*.
+        holder: The name from `with_slots` if it takes several slots, or from `workflow_name` if it is a workflow.
+        lease_us: The length of the lease; 0 to release the slot of the workflow *holder*.
     """
 
     size: int
@@ -97,24 +97,24 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     @property
     def keeps_us(self) -> float:
-        """Below 0: the time of a free slot is lost, and it is unknown when the next slot becomes free."""
+        """A number below 0: the time of a free slot is lost, and it is unknown when the next slot becomes free."""
         return -1
 
     @property
     def stays(self) -> bool:
-        """Whether the holder keeps the slot when a body has ended."""
+        """Whether the holder keeps its slot after a job's body has ended."""
         return is_workflow(self.holder) and self.lease_us > 0
 
     def holds(self, state: Holders | None, now_us: int) -> bool:
-        return self.stays and state is not None and self.holder in dict(_living(state, now_us))
+        return self.stays and state is not None and self.holder in dict(_live_leases(state, now_us))
 
     def slots(self, state: Holders | None) -> int:
-        """How many slots may be held now."""
+        """Return the number of slots that may be held now."""
         return self.amount
 
     def sanitize(self, state: Holders | None, now_us: int) -> Holders | None:
         """
-        Correct times that a wrong clock wrote: an expiry is at most one lease from now, and no slot was granted after
+        Correct times that a wrong clock wrote: a lease ends at most one lease from now, and no slot was granted after
         now.
         """
         if state is None:
@@ -124,7 +124,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         if last_us <= most_us + STALE_US and state.granted_us <= now_us + STALE_US:
             return state
         return state._replace(
-            leases=_ordered((holder, min(until_us, most_us)) for holder, until_us in state.leases),
+            leases=_sort_leases((holder, min(until_us, most_us)) for holder, until_us in state.leases),
             granted_us=min(state.granted_us, now_us),
         )
 
@@ -132,7 +132,9 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         return max(0, self.slots(state) - self.use(state, now_us).units)
 
     def ready_us(self, state: Holders | None, now_us: int, ahead: int = 0) -> int:
-        """If too few slots are free, an estimate: in each `pace_us`, as many become free as the request takes."""
+        """
+        If too few slots are free, estimate the time: in each `pace_us`, as many slots become free as the request takes.
+        """
         over = ahead + self.size - self.there(state, now_us)
         if self.size == 0 or over <= 0 or self.holds(state, now_us):
             return now_us
@@ -147,7 +149,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     def settle(self, state: Holders | None, now_us: int, granted_us: int, by: int) -> Holders | None:
         """
-        Return the slot at once, because another limit denied the request. This is not a hold to measure. The slot of a
+        Return the slot at once, because another limit denied the request. The hold is not measured. The slot of a
         workflow is returned only if the grant at *granted_us* took it and no other job of the workflow has passed.
         """
         if state is None or by >= 0 or self.holder not in dict(state.leases):
@@ -157,8 +159,8 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         return self._without(state)
 
     def release(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
-        """Return the state after *holder* released its slot of *granted_us*; *state* if it has no slot to release."""
-        if state is None or self.holder not in dict(_living(state, now_us)):
+        """Return the state after *holder* has released its slot of *granted_us*, or *state* if the holder has none."""
+        if state is None or self.holder not in dict(_live_leases(state, now_us)):
             return state
         if self.stays:
             return self._with(state, now_us, _KEPT_US)
@@ -168,25 +170,25 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     def renew(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
         """
-        Return the state, and whether *holder* has its slots: it keeps them, or gets free ones if it has lost them. A
-        workflow gets no new slot, because it may have ended.
+        Renew the lease of *holder*, or take free slots for it again if it has lost its slots. A workflow gets no new
+        slot, because it may have ended. Return the state, and whether the holder has its slots now.
         """
-        living = _living(state, now_us) if state else ()
-        fits = not self.stays and _slots(living) + slots_of_holder(self.holder) <= self.slots(state)
+        living = _live_leases(state, now_us) if state else ()
+        fits = not self.stays and _count_slots(living) + slots_of_holder(self.holder) <= self.slots(state)
         if self.holder in dict(living) or fits:
             return self._with(state or Holders(), now_us, _KEPT_US if self.stays else 0), True
         return state, False
 
     def use(self, state: Holders | None, now_us: int) -> Use:
-        living = _living(state, now_us) if state else ()
-        return Use(_slots(living), living[-1][1] if living else now_us)
+        living = _live_leases(state, now_us) if state else ()
+        return Use(_count_slots(living), living[-1][1] if living else now_us)
 
     def pace_us(self, state: Holders | None, now_us: int) -> int:
         """
-        The time in which as many slots become free as this request takes: its slots × the mean hold / all slots.
+        Return the time in which as many slots become free as this request takes: its slots × the mean hold / all slots.
 
-        If the last grant is longer ago than the mean hold, that time is used: every holder has held its slot for at
-        least as long. As long as no hold has ended, the first one is assumed to last twice as long as now.
+        If the time since the last grant is longer than the mean hold, it is used instead, because every holder has held
+        its slot for at least that time. Until the first hold has ended, its length is assumed to be twice that time.
         """
         state = state or Holders()
         age_us = now_us - state.granted_us if state.granted_us else 0
@@ -194,8 +196,8 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         return max(_SHORTEST_PACE_US, self.size * hold_us // self.slots(state))
 
     def _with(self, state: Holders, now_us: int, longer_us: int = 0) -> Holders:
-        others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
-        leases = _ordered((*others, (self.holder, now_us + self.lease_us + longer_us)))
+        others = (lease for lease in _live_leases(state, now_us) if lease[0] != self.holder)
+        leases = _sort_leases((*others, (self.holder, now_us + self.lease_us + longer_us)))
         return state._replace(leases=leases, longest_us=max(self.lease_us, state.longest_us))
 
     def _without(self, state: Holders) -> Holders:
@@ -254,30 +256,32 @@ class Concurrency(Limit):
 
     When to choose it: the partner accepts only a certain number of callers at once: a database with 8 connections, a
     service with 4 workers, a model that handles two requests at a time. In the store, a key needs about 600 bytes, and
-    each additional holder 40 to 75 bytes.
+    each additional holder needs 40 to 75 bytes.
 
     Args:
         name, key, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
-        amount: How many jobs may hold a slot at once: a whole number of at least 1. Or one for each tier, with *tier*.
-            Or a callable that takes the job and returns the amount.
-        lease: Seconds, or a timedelta, from 1 second to a day: after this time without a renewal, a holder loses its
-            slots. A job may run for much longer. With a short lease, the slots of a killed worker are soon free again.
-            With a long one, slots survive a longer outage of the store. Default: 30, or an hour with *held_by*.
+        amount: The number of slots: a whole number of at least 1. Or one for each tier, with *tier*. Or a callable that
+            takes the job and returns the amount.
+        lease: The time without a renewal after which a holder loses its slots: seconds, or a timedelta, from 1 second
+            to a day. A job may run for much longer. With a short lease, the slots of a killed worker are soon free
+            again. With a long lease, slots survive a longer outage of the store. Default: 30, or an hour with
+            *held_by*.
         held_by: The workflow whose jobs hold one slot together, written like *key*: "{workflow_id}". The first job
             takes the slot, and the others pass at once. The workflow keeps it until `throttlekit.current().done(limit)`
-            or `Limiter.done`, or until none of its jobs has begun, run or ended for a whole *lease*. Not with *cost*,
-            *adapt*, scope "process", or on_store_failure "local". It is not part of the definition.
+            or `Limiter.done`, or until none of its jobs has begun, run or ended for a whole *lease*. It cannot be used
+            with *cost*, *adapt*, scope "process", or on_store_failure "local". It is not part of the definition.
         adapt: A `ByLatency`, which adapts the number of slots to the partner's load, from its floor to the amount.
-        cost: How many slots a job holds, for example for its memory on a GPU: a whole number of at least 0 (it needs no
-            slot), or a callable that takes the job. Default: 1. A cost that a caller passes to `acquire` for all limits
-            applies here only if *cost* is more than 1 or a callable; otherwise it counts as 1. With *adapt*, 1 or 0.
+        cost: The number of slots that a job holds, for example for its memory on a GPU: a whole number of at least 0
+            (for a job that needs no slot), or a callable that takes the job. Default: 1. A cost that a caller passes to
+            `acquire` for all limits applies to this limit only if *cost* is more than 1 or a callable; otherwise it
+            counts as 1. With *adapt*, the cost must be 1 or 0.
 
     Raises:
         ConfigurationError: A value can never work. The constructor raises it.
         CostExceedsLimit: The cost is more than the amount.
 
-    Waiting jobs are woken in their order when slots become free. If the first job needs several, free slots are kept
-    for it. The delay of a denied job is an estimate: the recent mean hold / amount for each slot ahead of it. All
+    Waiting jobs are woken in their order when slots become free. If the first job needs several slots, free slots are
+    kept for it. The delay of a denied job is an estimate: the recent mean hold / amount for each slot ahead of it. All
     definitions with one name share one set of holders: if the amount changes, jobs that hold a slot still count.
     """
 
@@ -328,13 +332,13 @@ class Concurrency(Limit):
         return f"raise the amount to at least {cost}"
 
 
-def _living(state: Holders, now_us: int) -> tuple[tuple[str, int], ...]:
+def _live_leases(state: Holders, now_us: int) -> tuple[tuple[str, int], ...]:
     return tuple(lease for lease in state.leases if lease[1] > now_us)
 
 
-def _slots(leases: tuple[tuple[str, int], ...]) -> int:
+def _count_slots(leases: tuple[tuple[str, int], ...]) -> int:
     return sum(slots_of_holder(holder) for holder, _ in leases)
 
 
-def _ordered(leases: Any) -> tuple[tuple[str, int], ...]:
+def _sort_leases(leases: Any) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(leases, key=lambda lease: (lease[1], lease[0])))

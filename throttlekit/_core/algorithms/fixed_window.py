@@ -1,8 +1,8 @@
 """
 Windows of the calendar, such as hours or days, and the units used in the current one.
 
-Rule 1: a window has a number: local time divided by the period. When a later window begins, 0 units are used.
-Rule 2: the number never decreases, whatever the clock does: a unit counts in its window or in a later one.
+Rule 1: a window has a number: local time divided by the period. When a new window begins, 0 of its units are used.
+Rule 2: the number never decreases, even if the clock steps back. So a unit counts in its window or in a later one.
 
 Example: 100/hour in UTC. At 13:59 all 100 units are used, and a request is denied until 14:00. If the clock steps back
 from 14:01 to 13:58, requests still count in the window that began at 14:00.
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Count", "FixedWindow", "FixedWindowAlgorithm"]
 
-_LARGEST_DEBT_AMOUNTS = 60  # so that every number stays exact
-_PARTS = 4096  # so that the product with an amount is exact
+_LARGEST_DEBT_AMOUNTS = 60  # the largest debt, in amounts, so that every number is exact
+_PARTS = 4096  # the most steps of a window, so that the product with an amount is exact
 
 
 class Count(NamedTuple):
@@ -55,16 +55,16 @@ class FixedWindowAlgorithm(WindowAlgorithm):
         return self.amount, self.period_us, self.zone.text
 
     def sanitize(self, state: Count | None, now_us: int) -> Count | None:
-        if state is None or self._begun_us(state.window, now_us) - now_us <= STALE_US:
+        if state is None or self._first_begin_us(state.window, now_us) - now_us <= STALE_US:
             return state
         return Count(self._window(now_us), self.amount)
 
     def exhaust(self, state: Count | None, at_us: int) -> Count:
         """
-        Count the units of the elapsed part of the window as used, by the local clock. Example: at noon, half of a day's
-        units count as used, and the other half may pass at once.
+        Count units as used in proportion to the part of the window that has passed by the local clock. Example: at
+        noon, half of a day's units count as used, and the other half may pass at once.
         """
-        window, used = self._running(state, at_us)
+        window, used = self._current_window(state, at_us)
         if state is not None and window > self._window(at_us):
             return state
         step_us = -(-self.period_us // _PARTS)
@@ -72,8 +72,8 @@ class FixedWindowAlgorithm(WindowAlgorithm):
         return Count(window, max(used, -(-self.amount * over // steps)))
 
     def ready_us(self, state: Count | None, now_us: int, ahead: int = 0) -> int:
-        """In each window, `amount` of the units ahead pass, whatever the costs of their jobs."""
-        window, used = self._running(state, now_us)
+        """Assume that in each window `amount` of the units ahead pass, whatever the costs of their jobs."""
+        window, used = self._current_window(state, now_us)
         if self.size == 0 or used + ahead + self.size <= self.amount:
             return now_us
         over = min(used, self.amount) + ahead + self.size - self.amount
@@ -82,11 +82,11 @@ class FixedWindowAlgorithm(WindowAlgorithm):
     def admit(self, state: Count | None, now_us: int, begins_us: int | None = None) -> Count | None:
         if self.size == 0:
             return state
-        window, used = self._running(state, now_us)
+        window, used = self._current_window(state, now_us)
         return Count(window, used + self.size)
 
     def settle(self, state: Count | None, now_us: int, granted_us: int, by: int) -> Count | None:
-        window, used = self._running(state, now_us)
+        window, used = self._current_window(state, now_us)
         if by <= 0 and (state is None or self._window(granted_us) != window):
             return state
         return Count(window, max(0, min(used + by, _LARGEST_DEBT_AMOUNTS * self.amount)))
@@ -94,10 +94,10 @@ class FixedWindowAlgorithm(WindowAlgorithm):
     def use(self, state: Count | None, now_us: int) -> Use:
         if state is None:
             return Use(0, now_us)
-        used = self._running(state, now_us).used
+        used = self._current_window(state, now_us).used
         return Use(used, self._begin_us(state.window + 1, now_us) if state.used else now_us)
 
-    def _running(self, state: Count | None, now_us: int) -> Count:
+    def _current_window(self, state: Count | None, now_us: int) -> Count:
         window = self._window(now_us)
         return Count(window, 0) if state is None or state.window < window else state
 
@@ -106,8 +106,8 @@ class FixedWindowAlgorithm(WindowAlgorithm):
 
     def _begin_us(self, window: int, now_us: int) -> int:
         """
-        When *window* begins, as computed at *now_us*; the clocks may change in between. If they are set forward across
-        its begin, the window begins at that moment.
+        Return the time at which *window* begins. The clocks may change between *now_us* and that time. If they are set
+        forward across the begin of the window, the window begins at the time of the change.
         """
         local_us = window * self.period_us
         begin_us = local_us - self.zone.at(now_us)
@@ -116,8 +116,8 @@ class FixedWindowAlgorithm(WindowAlgorithm):
                 begin_us = max(from_us, local_us - changed_us)
         return begin_us
 
-    def _begun_us(self, window: int, now_us: int) -> int:
-        """When *window* first began: if the clocks are set back across its begin, it begins twice."""
+    def _first_begin_us(self, window: int, now_us: int) -> int:
+        """Return when *window* first began: if the clocks are set back across its begin, it begins twice."""
         local_us, begin_us, offset_us = window * self.period_us, self._begin_us(window, now_us), self.zone.offset_us
         for from_us, changed_us in self.zone.changes:
             if local_us - offset_us < from_us <= now_us:
@@ -188,8 +188,8 @@ class _FixedRule(LimitRule):
 
 class FixedWindow(Limit):
     """
-    An amount of units in each second, minute, hour, day, week, month or year of the calendar. At the start of the next
-    one, all units are available again.
+    An amount of units in each second, minute, hour, day, week, month or year of the calendar. When the next one starts,
+    all units are available again.
 
     Guarantee: in each window of the calendar, at most `amount` units pass. So at most `2 × amount` pass in any interval
     that is not longer than the shortest of these windows: one amount at the end of a window, and one at the start of
@@ -205,7 +205,7 @@ class FixedWindow(Limit):
             begins on Monday, a month, "1000/month", or a year.
         tz: The name of the time zone of hours, days and longer windows: "Europe/Berlin". A day of 23 or 25 hours,
             because the clocks change, is one window. Default: UTC.
-        starts: For a rate in months: the day, 1 to 28, on which each month begins, such as a customer's billing month.
+        starts: For a rate in months, the day, 1 to 28, on which each month begins, such as a customer's billing month.
             Default: 1.
 
     Raises:

@@ -15,9 +15,9 @@ Example: 100/minute with a burst of 2, so I = 0.6 s. The bucket is full, and now
 to 10.6, and a second one to 11.2, which is 2 × I ahead: both pass. A third one would move it to 11.8: it is denied, and
 passes at 10.6 s.
 
-If live control sets a rate, it counts in the same bucket. A TAT only has a meaning together with its measure: an
+A rate that live control sets is counted in the same bucket. A TAT has a meaning only together with its measure: an
 interval and a burst. So if the measure is not that of the limit's definition, it is stored too. When the measure of a
-bucket changes, the bucket keeps its units, at most its new burst: no change adds a unit. So in any window with such
+bucket changes, the bucket keeps its units, but at most its new burst. No change adds a unit. So in any window with such
 changes, the units that pass are at most the greatest burst plus the units that the rates in force add (plus at most the
 units of one microsecond for each change, if the numbers are too large for a double).
 
@@ -35,9 +35,9 @@ from throttlekit._core.algorithm import STALE_US, NoSlots, Use
 __all__ = ["Bucket", "GcraAlgorithm", "Measure", "Tat"]
 
 _ROUNDING_PART = 200  # rounding the interval up to a whole number costs at most 1/200 of the rate
-_LARGEST_DEBT_CAPACITIES = 60  # a greater debt is cut, so that one wrong cost cannot stop a key for years …
-_SMALLEST_CUT_US = 3_600_000_000  # … but a debt of an hour or less is never cut, even with a small burst …
-_LARGEST_DEBT_US = 3660 * 86_400_000_000  # … and a debt of more than ten years always is: all numbers stay exact
+_LARGEST_DEBT_CAPACITIES = 60  # a greater debt is reduced to this, so that one wrong cost cannot stop a key for years
+_SMALLEST_CUT_US = 3_600_000_000  # a debt of an hour or less is not reduced, even with a small burst
+_LARGEST_DEBT_US = 3660 * 86_400_000_000  # no debt is more than ten years, so that all numbers are exact
 _LARGEST_CORRECTION_US = 2**53
 
 
@@ -56,7 +56,7 @@ class Tat(NamedTuple):
     debt_us: int = 0
     """How far below empty a settled cost left the bucket. Such a late TAT was not written by a wrong clock."""
     measure: Measure | None = None
-    """The measure of the TAT; None: that of the definition under which the bucket is stored."""
+    """The measure of the TAT, or None for that of the definition under which the bucket is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +64,16 @@ class GcraAlgorithm(NoSlots):
     """One request to one bucket, as the integers that a store needs."""
 
     size: int
-    """How much the request adds to the TAT, in µs. 0: it only peeks."""
+    """The time that the request adds to the TAT, in µs; 0 if it only peeks."""
     headroom_us: int
-    """How far in the future the TAT may be for the request to be admitted."""
+    """The request is admitted if the TAT is at most this far in the future."""
     capacity_us: int
     """The time from empty to full: the TAT of an empty bucket is this far in the future."""
     numerator: int
     denominator: int
     """A unit takes numerator / denominator µs."""
     home: Measure | None = None
-    """The measure of the definition under which the bucket is stored; None: it is the same as this one's."""
+    """The measure of the definition under which the bucket is stored, or None if it is this request's measure."""
 
     code: ClassVar[str] = "t"
     estimates: ClassVar[bool] = False
@@ -107,8 +107,8 @@ class GcraAlgorithm(NoSlots):
 
     def adopt_rate(self, state: Tat | None, now_us: int) -> Tat | None:
         """
-        Keep the bucket's units, at most the burst, or its debt. If a clock stepped back and the bucket seems to be
-        below empty, it only counts as empty.
+        Keep the units of the bucket, at most its burst, or its debt. If the bucket seems to be below empty only because
+        a clock stepped back, it counts as empty.
         """
         if state is None or (state.measure is None and self.home is None):
             return state
@@ -129,8 +129,9 @@ class GcraAlgorithm(NoSlots):
 
     def ready_us(self, state: Tat | None, now_us: int, ahead: int = 0) -> int:
         """
-        A clock that jumps backwards by up to `STALE_US` can only delay jobs, never admit extra units. After a greater
-        jump the bucket counts as empty (`sanitize`), and fills at its own rate.
+        Return the time at which the TAT is at most the headroom ahead. A clock that jumps backwards by up to `STALE_US`
+        can only delay jobs; it never admits extra units. After a greater jump, the bucket counts as empty (see
+        `sanitize`), and fills at its own rate.
         """
         if self.size == 0 or (state is None and ahead == 0):
             return now_us
@@ -138,7 +139,10 @@ class GcraAlgorithm(NoSlots):
         return max(now_us, _from_us(state, now_us) + ahead_us - self.headroom_us)
 
     def admit(self, state: Tat | None, now_us: int, begins_us: int | None = None) -> Tat | None:
-        """A grant ahead of *begins_us* leaves the bucket a little below empty until then, which counts as a debt."""
+        """
+        Charge the bucket. If the grant is earlier than *begins_us*, the bucket may be a little below empty until then,
+        which counts as a debt.
+        """
         if self.size == 0:
             return state
         if begins_us is None:
@@ -189,10 +193,10 @@ class Bucket:
     exact. Otherwise (thousands of units a second) each request's charge is rounded up.
 
     If a bucket fills in a fixed time T at every rate, a TAT has the same meaning at every rate, and one bound holds for
-    all of them. Let W be how far the TAT is ahead of now, at most T. A unit at interval I adds I to W, or T if I is
-    longer: such a unit passes only if W is 0. W is never more than T, and falls as time passes; if a TAT is cut
-    (`GcraAlgorithm.sanitize`), then to T or more. So in any window of length w, at most (T + w) / I units pass, where I
-    is the shortest of the intervals. (If I is longer than T, it replaces T.)
+    all rates. Let W be the time from now to the TAT, at most T. A unit at interval I adds I to W, or T if I is longer:
+    such a unit passes only if W is 0. W is never more than T, and falls as time passes. If `GcraAlgorithm.sanitize`
+    reduces a TAT, W is T or more afterwards. So in any window of length w, at most (T + w) / I units pass, where I is
+    the shortest of the intervals. (If I is longer than T, it replaces T.)
     """
 
     burst: int
@@ -201,11 +205,11 @@ class Bucket:
     home: Measure | None = field(default=None, kw_only=True)
     """See `GcraAlgorithm.home`."""
     fills_us: int | None = field(default=None, kw_only=True)
-    """The time in which it fills at every rate; None: the time of its burst."""
+    """The time in which the bucket fills at every rate, or None if that is the time of its burst."""
 
     @classmethod
     def filling_in(cls, fills_us: int, amount: int, period_us: int) -> Bucket:
-        """The bucket that fills in *fills_us*, or in the time of one unit if that is longer."""
+        """Return the bucket that fills in *fills_us*, or in the time of one unit if that is longer."""
         rate = cls.of(amount, period_us, 1)
         fills_us = max(fills_us, -(-rate.numerator // rate.denominator))
         return replace(rate, burst=fills_us * rate.denominator // rate.numerator, fills_us=fills_us)
@@ -218,7 +222,7 @@ class Bucket:
         return cls(burst, period_us, amount)
 
     def bind(self, cost: int) -> GcraAlgorithm:
-        """A request of *cost* units to this bucket. A cost of more than the burst never passes."""
+        """Return a request of *cost* units to this bucket. A cost of more than the burst never passes."""
         charge_us = -(-cost * self.numerator // self.denominator)
         burst_us = self.fills_us or self.burst * self.numerator // self.denominator
         return GcraAlgorithm(
@@ -232,7 +236,7 @@ class Bucket:
         return Measure(capacity_us, self.numerator, self.denominator)
 
     def remaining(self, tat_us: int, now_us: int) -> int:
-        """Whole units that would pass at *now_us*, from 0 to burst."""
+        """Return the number of whole units that would pass at *now_us*, from 0 to the burst."""
         whole = self.burst * self.numerator if self.fills_us is None else self.fills_us * self.denominator
         left = whole - max(0, tat_us - now_us) * self.denominator
         return max(0, left // self.numerator)
@@ -243,5 +247,5 @@ def _most_debt_us(capacity_us: int) -> int:
 
 
 def _from_us(state: Tat | None, now_us: int) -> int:
-    """The time to which the next charge is added: the TAT, or now if that is later."""
+    """Return the time to which the next charge is added: the TAT, or now if that is later."""
     return now_us if state is None else max(now_us, state.at_us)

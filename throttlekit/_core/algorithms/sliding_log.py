@@ -3,12 +3,13 @@ The exact window: the times of the last `amount` units. A unit passes if the uni
 window.
 
 Rule 1: at most `amount` units pass in any window `[t, t + period)`. This is exact, also where two periods meet.
-Rule 2: at most the last `amount` units are stored, because older ones leave the window before these. So a settled cost
-above the amount needs no more memory. But until the units that it pushed out of the log would have left the window, no
-unit is returned.
+Rule 2: at most the last `amount` units are stored, because older units leave the window before these. So a settled cost
+above the amount needs no more memory. It pushes units out of the log: until these would have left the window, no unit
+is returned.
 Rule 3: the log is in order. If the clock steps back, the time of the newest unit is used instead.
 
-Example: 3/minute, and units at 0, 10 and 50 s. A request at 55 s is denied. It passes at 60 s, without the unit of 0 s.
+Example: 3/minute, and units at 0, 10 and 50 s. A request at 55 s is denied. It passes at 60 s, when the unit of 0 s has
+left the window.
 
 lua/throttlekit_lua/sliding_log.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -35,7 +36,7 @@ class Log(NamedTuple):
 
     units: tuple[int, ...] = ()
     owed_until_us: int = 0
-    """Until then the window has more units than the log holds: a settled cost pushed them out."""
+    """Until this time, the window has more units than the log contains: a settled cost pushed some of them out."""
 
 
 class SlidingLogAlgorithm(WindowAlgorithm):
@@ -52,8 +53,8 @@ class SlidingLogAlgorithm(WindowAlgorithm):
 
     def exhaust(self, state: Log | None, at_us: int) -> Log:
         """
-        Spread the units in at most `_PAUSED_GROUPS` groups, each with the time of its last unit. Counted from the
-        newest, no unit gets older than it was: a unit that really passed is still in every window that it was in.
+        Spread `amount` units evenly over the last period, in at most `_PAUSED_GROUPS` groups, each with the time of its
+        last unit. A stored unit keeps its own time if that is later, so it stays in every window in which it was.
         """
         groups = min(self.amount, _PAUSED_GROUPS)
         units: list[int] = []
@@ -136,8 +137,8 @@ class SlidingLog(Limit):
     it is reached.
 
     When to choose it: the partner counts "100 requests in any 60 seconds", and punishes the 101st. The whole amount
-    may pass at once. In the store, a key needs 7 bytes per unit, so use it for small amounts. The time of a decision
-    does not depend on the amount.
+    may pass at once. In the store, a key needs 7 bytes per unit, so use this limit for small amounts. The time of a
+    decision does not depend on the amount.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.

@@ -3,7 +3,7 @@ Two counters: while the current window passes, the units of the window before it
 
 Rule 1: the load is `before × (the part of this window that is left) + used`. A request passes if the load, rounded down
 to whole units, and its own cost are at most the amount.
-Rule 2: time is divided into steps, so that every product is exact. A step counts only when it is over.
+Rule 2: time is divided into steps, so that every product is exact. Units expire only at the end of a step.
 
 Example: 100/minute, 60 units used in the previous minute, and 40 in this one. After 15 s the load is
 60 × 45/60 + 40 = 85, so 15 more units may pass.
@@ -30,7 +30,7 @@ from throttlekit._core.limit.rule import LimitRule
 __all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
 
 _LARGEST_LOAD = 2**46
-_LARGEST_DEBT_AMOUNTS = 60  # a load of twice that plus 1 is still exact, even with steps rounded up
+_LARGEST_DEBT_AMOUNTS = 60  # a load of twice this plus 1 is exact, even with steps rounded up
 
 
 class Counts(NamedTuple):
@@ -42,7 +42,7 @@ class Counts(NamedTuple):
 
 
 def step_us(amount: int, period_us: int) -> int:
-    """The shortest step with which a double represents every load exactly: 1 µs for all ordinary limits."""
+    """Return the shortest step with which a double represents each load exactly: 1 µs for all ordinary limits."""
     return -(-amount * period_us // _LARGEST_LOAD)
 
 
@@ -69,10 +69,10 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
 
     def exhaust(self, state: Counts | None, at_us: int) -> Counts:
         """
-        Set this window's counter as if use had been even (or leave it, if it is higher), and the counter before it so
-        that the load is the amount. So units expire from *at_us* on, whatever was used.
+        Set the counter of this window as if its units had been used evenly, or leave it if it is higher. Set the
+        counter of the window before it so that the load is the amount. So units expire from *at_us* on.
         """
-        window, before, used = self._running(state, at_us)
+        window, before, used = self._current_window(state, at_us)
         if state is not None and window > at_us // self.period_us:
             return state
         over = (at_us - window * self.period_us) // self.step_us
@@ -81,8 +81,8 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         return Counts(window, max(before, -(-room * self._steps // (self._steps - over))), used)
 
     def ready_us(self, state: Counts | None, now_us: int, ahead: int = 0) -> int:
-        """The units ahead pass one by one as older units expire: until the window's end, then one per interval."""
-        window, before, used = self._running(state, now_us)
+        """Assume that the units ahead pass as older units expire: until the window's end, then one per interval."""
+        window, before, used = self._current_window(state, now_us)
         units = ahead + self.size
         if self.size == 0 or self._units(state, now_us) + units <= self.amount:
             return now_us
@@ -104,18 +104,18 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         return max(alone_us, behind_us)
 
     def _faded_us(self, now_us: int, begin_us: int, fading: int, room: int) -> int:
-        """When less than *room* + 1 of *fading* units are left. They expire evenly from *begin_us* on."""
+        """Return when less than *room* + 1 of *fading* units are left. The units expire evenly from *begin_us* on."""
         faded = self._steps + 1 + -(room + 1) * self._steps // max(1, fading)
         return max(now_us, begin_us + min(self.period_us, max(0, faded) * self.step_us))
 
     def admit(self, state: Counts | None, now_us: int, begins_us: int | None = None) -> Counts | None:
         if self.size == 0:
             return state
-        window, before, used = self._running(state, now_us)
+        window, before, used = self._current_window(state, now_us)
         return Counts(window, before, used + self.size)
 
     def settle(self, state: Counts | None, now_us: int, granted_us: int, by: int) -> Counts | None:
-        window, before, used = self._running(state, now_us)
+        window, before, used = self._current_window(state, now_us)
         if by > 0:
             return Counts(window, before, min(used + by, _LARGEST_DEBT_AMOUNTS * self.amount))
         granted = granted_us // self.period_us
@@ -131,7 +131,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         units = self._units(state, now_us)
         return Use(units, self._full_us(state) if state.used or state.before else now_us)
 
-    def _running(self, state: Counts | None, now_us: int) -> Counts:
+    def _current_window(self, state: Counts | None, now_us: int) -> Counts:
         window = now_us // self.period_us
         if state is None or state.window < window - 1:
             return Counts(window, 0, 0)
@@ -141,8 +141,8 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         return self._load(state, now_us) // self._steps
 
     def _load(self, state: Counts | None, now_us: int) -> int:
-        """Units × steps."""
-        window, before, used = self._running(state, now_us)
+        """Return the load in units × steps."""
+        window, before, used = self._current_window(state, now_us)
         over = max(0, now_us - window * self.period_us) // self.step_us
         return before * (self._steps - over) + used * self._steps
 

@@ -1,4 +1,4 @@
-"""`TokenBucket` and `LeakyBucket` as limits. gcra.py decides for both: a leaky bucket is one with a burst of 1."""
+"""The limits `TokenBucket` and `LeakyBucket`. gcra.py decides for both: a leaky bucket has a burst of 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["LeakyBucket", "TokenBucket"]
 
 _ONE = 1000
 _LONGEST_REFILL_US = 10 * LONGEST_PERIOD_US
-_MANY, _TOO_MANY = 10**9, 10**12  # units: rounding to a whole one is exact enough; more than any rate has
+_MANY, _TOO_MANY = 10**9, 10**12  # from so many units on, rounding is exact enough; no rate has so many
 _DEFAULT_LENGTH_S, _LONGEST_LENGTH_S = 0.25, 60
 _B = TypeVar("_B", bound="_BucketRule")
 
@@ -37,13 +37,13 @@ class _BucketRule(LimitRule):
 
     bucket: Bucket
     burst: Any
-    """The burst in units. If the rate is a callable: the time in which the bucket fills at every rate."""
+    """The burst in units. If the rate is a callable, the time in which the bucket fills at every rate."""
 
     options: ClassVar[tuple[str, ...]] = ("burst", "queue")
 
     @classmethod
     def default_burst(cls, amount: int, period_us: int) -> int:
-        """The units of one second, at least 1."""
+        """Return the units of one second, at least 1."""
         return max(1, amount * 1_000_000 // period_us)
 
     @classmethod
@@ -90,7 +90,7 @@ class _BucketRule(LimitRule):
 
     @property
     def counts_by(self) -> tuple[object, ...]:
-        """Its interval and its burst: 60/minute is the same as 1/s. If the rate varies, the time in which it fills."""
+        """The interval and the burst, so that 60/minute equals 1/s. If the rate varies, the time in which it fills."""
         if self.varying_us is not None:
             return ("varying", self.varying_us) if self.varying_us else ("varying",)
         common = gcd(self.amount, self.period_us)
@@ -124,7 +124,7 @@ class _BucketRule(LimitRule):
         return self.bucket.remaining(use.full_us, now_us)
 
     def _scaled_rate(self, thousandths: int) -> tuple[int, int]:
-        """*thousandths* of the rate: exactly, or at most 1/30 000 lower if the period would be too long."""
+        """Return *thousandths* of the rate exactly, or at most 1/30 000 lower if the period would be too long."""
         units = self.amount * thousandths
         common = gcd(units, _ONE)
         if self.period_us * (_ONE // common) <= LONGEST_PERIOD_US and units // common < _TOO_MANY:
@@ -134,11 +134,11 @@ class _BucketRule(LimitRule):
         return 1, min(LONGEST_PERIOD_US, -(-self.period_us * _ONE // units))
 
     def _burst_at(self, default: int | None) -> Any:
-        """The burst at another rate: *default* if this rule has the default burst of its rate."""
+        """Return the burst at another rate: *default* if this rule has the default burst of its rate."""
         return default if self.burst == self.default_burst(self.amount, self.period_us) else self.burst
 
     def _with_burst(self: _B, rate: Any, burst: int | None) -> _B:
-        """A copy of the limit with another *rate* and *burst*, without `prefetch` if that does not fit them."""
+        """Return the rule with another *rate* and *burst*, without `prefetch` if that does not fit them."""
         if self.prefetch is not None:
             with suppress(ConfigurationError):
                 return self.at(rate, burst=burst, prefetch=self.prefetch, prefetch_for=self.prefetch_for)
@@ -175,21 +175,22 @@ class TokenBucket(Limit):
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
-        burst: Capacity in units, **including** the first. Default: the units of one second, at least 1. With tiers, one
-            burst for all, or one for each: {"free": 1, "pro": 20}. If *rate* is a callable, a timedelta: the burst is
-            the units of that time, at least 1. The default is one second then too.
-        prefetch: For rates of hundreds per second: a process takes up to this many units from the store in one call,
-            and spends them without further calls. It takes as many as it has recently spent in half of *prefetch_for*,
-            but at most half of the remaining units, at most the units that the rate adds in *prefetch_for*, and none
-            while a job waits. Then at most `burst + (w + prefetch_for) / interval` units pass in any window. When a
-            process becomes idle or dies, at most *prefetch* units are lost. The store decides jobs with a greater cost.
+        burst: The capacity in units, **including** the first. Default: the units of one second, at least 1. With tiers,
+            one burst for all, or one for each: {"free": 1, "pro": 20}. If *rate* is a callable, a timedelta: the burst
+            is the units of that time, at least 1. The default is then a timedelta of one second.
+        prefetch: For rates of hundreds per second, the most units that a process takes from the store in one call, and
+            spends without further calls. It takes as many as it has recently spent in half of *prefetch_for*, but at
+            most half of the remaining units, at most the units that the rate adds in *prefetch_for*, and none while a
+            job waits. Then at most `burst + (w + prefetch_for) / interval` units pass in any window. When a process
+            becomes idle or dies, at most *prefetch* units are lost. The store decides jobs with a greater cost.
             Default: None. With tiers, one value for all, or one for each, which may be None.
-        prefetch_for: Seconds, or a timedelta, from 1 ms to a minute: a process spends each unit within this time
-            after it was charged. Default: 0.25. Processes that share the limit may have different values, or no
-            prefetch: the longest applies to the guarantee. It is not part of the definition.
+        prefetch_for: The time after the charge of a unit within which the process spends it: seconds, or a timedelta,
+            from 1 ms to a minute. Default: 0.25. Processes that share the limit may have different values, or no
+            prefetch; the longest value applies to the guarantee. It is not part of the definition.
 
     Attributes:
-        prefetch_quota: The most units that a process takes at a time, and for how many µs; None: no prefetch.
+        prefetch_quota: The most units that a process takes at a time, and the time in µs within which it spends them;
+            None without prefetch.
 
     Raises:
         ConfigurationError: A value can never work. The constructor raises it.
@@ -226,7 +227,7 @@ class TokenBucket(Limit):
             raise self._named_error(ConfigurationError("prefetch_for= needs prefetch="))
 
     def bind_ahead(self, units: int) -> GcraAlgorithm:
-        """A request that prefetches *units*. It passes only if at least as many units remain afterwards."""
+        """Return a request that prefetches *units*. It passes only if at least as many units remain afterwards."""
         return replace(self.bucket.bind(units), headroom_us=self.bucket.bind(2 * units).headroom_us)
 
     def _remedy(self, cost: int) -> str:
@@ -279,10 +280,10 @@ class LeakyBucket(Limit):
 
 def _quota_of(tokens: object, seconds: object, amount: int, period_us: int, burst: int) -> PrefetchQuota | None:
     """
-    The prefetch quota for a bucket of this rate and *burst*; None without *tokens*.
+    Return the prefetch quota for a bucket of this rate and *burst*, or None if *tokens* is None.
 
-    It is at most half of the burst, so that the other half is left for other processes. It is also at most the units
-    that the rate adds in its time, so that the bucket has gained as many units by then as could be lost.
+    The quota is at most half of the burst, so that the other half is left for other processes. It is also at most the
+    units that the rate adds in its time. So when that time ends, the bucket has gained as many units as could be lost.
 
     Raises:
         ConfigurationError: A value can never work.

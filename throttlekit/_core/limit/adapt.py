@@ -33,13 +33,13 @@ class Adapt(Value):
     Guarantee: `floor <= rate <= declared rate`, always. So every bound of the limit holds. A success costs nothing.
 
     Args:
-        floor: The least rate, like "10/s": at least a thousandth of the declared one, and less than that.
-        span: Seconds, or a timedelta, from a reduction until the rate is at 0.95 of its value before: 10 ms to a day.
-            Default: the limit's period, or the time of 600 units if that is longer. A longer span causes fewer refused
-            calls, but the rate recovers later.
+        floor: The least rate, like "10/s": at least a thousandth of the declared rate, and less than the declared rate.
+        span: The time from a reduction until the rate is at 0.95 of its value before, in seconds or as a timedelta:
+            10 ms to a day. Default: the limit's period, or the time of 600 units if that is longer. A longer span
+            causes fewer refused calls, but the rate recovers later.
 
     Raises:
-        ConfigurationError: A value that can never work; the floor, as soon as the limit is made.
+        ConfigurationError: A value can never work. The floor is compared with the rate when the limit is created.
 
     It is not part of the limit's definition. The rate follows CUBIC (RFC 9438).
     """
@@ -51,7 +51,7 @@ class Adapt(Value):
     _least: tuple[int, int]
     _span_us: int | None
     _given: Refusal | None
-    """The floor and span in numbers, for a limit that has another rate now, or was read from a message."""
+    """The floor and span as numbers, for a limit whose rate has changed, or that was read from a message."""
 
     @checks_spelling
     def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
@@ -83,17 +83,17 @@ class Adapt(Value):
         return Refusal(granted_us, min(max(span_us, _SHORTEST_SPAN_US), LONGEST_SPAN_US), part)
 
     def as_part(self, amount: int, period_us: int) -> Adapt:
-        """Return a copy for another rate: its floor is the same part of that rate, and its span is the same."""
+        """Return a copy for another rate: the floor is the same part of each rate, and the span is the same."""
         return self._of(self.refusal(amount, period_us, None))
 
     def plain(self, amount: int, period_us: int) -> list[int]:
-        """Return the form for a message, for a limit of this rate; `read` parses it."""
+        """Return the data for a message, for a limit of this rate. `read` parses the data."""
         return [*self.refusal(amount, period_us, None)[1:]]
 
     @classmethod
     def read(cls, data: Any) -> Adapt | None:
         """
-        Read what `plain` wrote; None: the limit does not adapt.
+        Read the data that `plain` returned. None means that the limit does not adapt.
 
         Raises:
             ValueError: *data* has another form.
@@ -115,7 +115,7 @@ class Adapt(Value):
 
 
 class SlotAdapt(Value):
-    """The base class of `ByLatency`: it adapts the number of slots of a limit without a rate."""
+    """The base class of `ByLatency`, which adapts the number of slots of a concurrency limit."""
 
     __slots__ = ()
 
@@ -124,11 +124,11 @@ class SlotAdapt(Value):
         raise NotImplementedError
 
     def bind(self, size: int, amount: int, lease_us: int, holder: str) -> object:
-        """The algorithm of a request; see `Limit.bind`."""
+        """Return the algorithm for a request: see `Limit.bind`."""
         raise NotImplementedError
 
     def plain(self, amount: int, period_us: int) -> list[int]:
-        """Return the form for a message."""
+        """Return the data for a message."""
         raise NotImplementedError
 
     def as_part(self, amount: int, period_us: int) -> SlotAdapt:
@@ -141,7 +141,7 @@ def within_a_day_us(option: str, value: float | timedelta | None) -> int | None:
     Return *value*, in seconds, as microseconds; None stays None.
 
     Raises:
-        ConfigurationError: It is not a time from 10 ms to a day. The error names *option*.
+        ConfigurationError: *value* is not a time from 10 ms to a day. The error names *option*.
     """
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if seconds is None:
@@ -162,7 +162,7 @@ def check_adapt(limit: Any) -> None:
     Check that *limit*, which has one rate, can adapt.
 
     Raises:
-        ConfigurationError: It cannot.
+        ConfigurationError: *limit* cannot adapt in the way that `adapt` names.
     """
     adapt: object = limit.adapt
     if adapt is None:

@@ -23,13 +23,13 @@ from throttlekit._core.limit.per_job import PerJob
 from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.rule import SAMPLE, LimitRule, OfRule
 from throttlekit._core.limit.share import Share
-from throttlekit._core.limit.template import Key, check_source, from_job, plain, safe_repr, shown
+from throttlekit._core.limit.template import Key, check_source, from_job, plain, safe_repr, show_source
 from throttlekit._core.limit.value import Value
 from throttlekit._core.local_quota import PrefetchQuota
 from throttlekit._core.storage_keys import is_encodable
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
-__all__ = ["Limit", "altered", "scaled"]
+__all__ = ["Limit", "change_rate", "scale_rate"]
 
 _DEFAULTS: Mapping[str, object] = {
     "key": None, "cost": 1, "scope": "global", "tier": None, "default_tier": None,
@@ -51,44 +51,45 @@ class Limit(PerJob, Value):
     A limit on jobs, as an immutable value. Create one of its subclasses:
     `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingLog`, `Concurrency`.
 
-    They all take these arguments:
+    All of them take these arguments:
 
     Args:
         name: The limit's name. All limits with the same name share one budget, in every process and framework.
         rate: "100/minute", "10/s", "5/10s" or (5, timedelta(seconds=10)). Or one for each tier:
             {"free": "10/m", "pro": "100/m"}, with *tier*. Or a callable that takes the job and returns its rate, which
             may change at any time; all rates of one key are counted together.
-        key: Each value of the key has its own count: a template over the job's arguments ("{account_id}"), or a
-            callable that takes the job. Default: one count for all jobs.
+        key: A template over the job's arguments ("{account_id}"), or a callable that takes the job. Each value of the
+            key has its own count. Default: one count for all jobs.
         cost: The units that a job takes: a whole number of at least 0, or a callable that takes the
             job. 0 only peeks.
-        scope: Whether there are more separate counts: "global" (default) no, "queue" one for each queue, "job" one for
-            each job name. "process": each worker process counts by itself, in its memory, without a round trip. (In
-            fact each `Limiter` object does, so create only one per process.) Such a limit is decided first: if the
-            process has used its share, it sends no request to the store.
+        scope: The separation of counts: "global" (default) for no further counts, "queue" for one in each queue, "job"
+            for one for each job name. With "process", each worker process counts by itself, in its memory, without a
+            round trip. (In fact each `Limiter` object does, so create only one per process.) Such a limit is decided
+            first: if the process has used its share, it sends no request to the store.
         tier: The tier of a job, if each tier has its own rate: a template or a callable, as for *key*. Each tier has
             its own count.
         default_tier: The tier of a job whose tier has no rate. Default: such a job fails with an error.
-        on_store_failure: What happens to a job while the store is unavailable. "closed" (default): it is deferred,
-            uncharged, and keeps its position. "open": it runs, uncharged. "local": this process applies its own share
-            of the limit, in its memory. If a job has several limits, the strictest decides for all.
-        processes: For "local": how many processes share the limit. Each has an equal share. A bucket's burst is divided
-            too, but at least one unit passes at once.
+        on_store_failure: The treatment of a job while the store is unavailable. With "closed" (default), the job is
+            deferred, uncharged, and keeps its position. With "open", it runs, uncharged. With "local", this process
+            applies its own share of the limit, in its memory. If a job has several limits, the strictest decides for
+            all.
+        processes: For "local", the number of processes that share the limit. Each has an equal share. A bucket's burst
+            is divided too, but at least one unit passes at once.
         share: How tenants share the limit while their jobs wait for it: a template over the job's arguments, a callable
             that takes the job, or a `Share` with weights or priorities. The limit has one count, and each tenant gets
-            its fair part. Default: first come, first served. It is not part of the definition.
+            its fair part. Default: first come, first served. *share* is not part of the definition.
         adapt: An `Adapt`, which reduces the rate for the whole fleet while the partner refuses calls; for a
             `Concurrency` limit, a `ByLatency`.
-        queue: How many jobs may wait for the limit, under each key. If this many jobs wait, a new job that would have
-            to wait is refused: the reason is "queue full", and the adapter treats it like a job that has waited too
-            long. 0: no job waits. Default: no limit. With tiers, one value for all, or one for each. It is not part of
-            the definition.
+        queue: The number of jobs that may wait for the limit, under each key. If this many jobs wait, a new job that
+            would have to wait is refused: the reason is "queue full", and the adapter treats it like a job that has
+            waited too long. With 0, no job waits. Default: no limit. With tiers, one value for all, or one for each.
+            *queue* is not part of the definition.
         show_key: Whether `throttlekit top`, `explain` and the web page show the names of this limit's keys, tenants and
-            workflows instead of digests. Every operator can then read them. It is not part of the definition.
+            workflows instead of digests. Every operator can then read the names. It is not part of the definition.
 
     Attributes:
         amount, period_us, capacity: The rate, and the most units that can ever pass at once. If the limit has tiers,
-            each of its `tiers` has these.
+            each of its `tiers` has these attributes.
         tiers: The limit of each tier, if there are tiers.
         of_tier: The tier of the limit, if it is one of another limit's `tiers`.
 
@@ -127,9 +128,9 @@ class Limit(PerJob, Value):
     varies: bool  # whether the rate depends on the job: there are tiers, or it is a callable
     rule: Any  # a `LimitRule`; None if the rate depends on the job
     sample: LimitRule | None  # if the rate is a callable: the rule at an example rate
-    rates: dict[object, Limit] | None  # if the rate is a callable, or was returned by one: the last results of `at`
+    rates: dict[object, Limit] | None  # if the rate is a callable, or a callable returned it: the last results of `at`
     # Identifies the definition: a new definition has a new count. `on_store_failure` is not part of it. If there is a
-    # `declared` limit, this is that one's fingerprint.
+    # `declared` limit, this is the fingerprint of the declared limit.
     fingerprint: str
     local_part: Limit | None  # with "local": one process's part, as a limit of scope "process"
     declared: Limit | None  # if live control set the rate: the declared limit, whose count is used
@@ -161,7 +162,7 @@ class Limit(PerJob, Value):
         _sent: tuple[str | None, int | None] | None = None,
         **unknown: object,
     ) -> None:
-        """*_own*: the algorithm's own options. *_sent*: `of_tier` and `varying_us`, if it was read from a message."""
+        """Take the algorithm's options in *_own*, and `of_tier` and `varying_us` of a message's limit in *_sent*."""
         if type(self) is Limit:
             raise TypeError("Limit is only a base class: create a TokenBucket, or another of its subclasses")
         if unknown:
@@ -183,7 +184,7 @@ class Limit(PerJob, Value):
             rule=None, sample=None, rates=None, declared=None, local_part=None, varies=_depends_on_job(rate),
             prefetch=_own.get("prefetch"), prefetch_for=None, prefetch_quota=None,
         )  # fmt: skip
-        with self._named():
+        with self._name_in_errors():
             self._set(share=share if share is None or isinstance(share, Share) else Share(share))
             check_options(self)
             if isinstance(rate, Mapping):
@@ -219,14 +220,14 @@ class Limit(PerJob, Value):
         check_source("tier", self.tier)
         if self.default_tier is not None and self.default_tier not in list(rates):
             raise ConfigurationError(
-                f"default_tier={safe_repr(self.default_tier)} is not one of its tiers {_listed(rates)}"
+                f"default_tier={safe_repr(self.default_tier)} is not one of its tiers {_list_tiers(rates)}"
             )
         of_each: dict[str, dict[str, Any]] = {tier: {} for tier in rates}
         for option, value in options.items():
             given: Any = value.items() if isinstance(value, Mapping) else None  # pyright: ignore[reportUnknownVariableType]
             values = None if given is None else {plain(name): each for name, each in given}
             if values is not None and values.keys() != rates.keys():
-                raise ConfigurationError(f"{option}= must have a value for each of the tiers {_listed(rates)}")
+                raise ConfigurationError(f"{option}= must have a value for each of the tiers {_list_tiers(rates)}")
             for tier, own in of_each.items():
                 own[option] = value if values is None else values[tier]
         tiers: dict[str, Limit] = {}
@@ -257,21 +258,21 @@ class Limit(PerJob, Value):
         """
         made, kept = object.__new__(type(self)), {each: getattr(self, each) for each in self._KEPT}
         made._set(**{**_ONE_RULE, **kept, **changes})
-        with made._named():
+        with made._name_in_errors():
             made._fill(make())
         return made
 
-    def _changed(self: _L, change: Callable[[LimitRule], LimitRule], *, by_value: bool) -> _L:
-        """Return the same limit with the rule that *change* returns. The floor of `adapt` changes in proportion."""
+    def _change_rule(self: _L, change: Callable[[LimitRule], LimitRule], *, by_value: bool) -> _L:
+        """Return the limit with the rule that *change* returns. The floor of `adapt` changes in proportion."""
         adapt = self.adapt and self.adapt.as_part(self.amount, self.period_us)
         return self._with_rule(lambda: change(self.rule), adapt=adapt, by_value=by_value)
 
     def _part(self, processes: int) -> Limit:
         """
-        Return the share of one of *processes*, as a limit of scope "process". No job waits for it.
+        Return the share of one of *processes*, as a limit of scope "process". No job waits for this limit.
 
         Raises:
-            ConfigurationError: It would never admit a unit.
+            ConfigurationError: The share would never admit a unit.
         """
         begin = f"processes={processes} leaves each of them a share"
         rate, changes = self.rule.divide(processes)
@@ -289,7 +290,7 @@ class Limit(PerJob, Value):
 
     def at(self, rate: Rate | int) -> Limit:
         """
-        Return the limit at a *rate*, for code without a job, if the limit's rate is a callable. All rates share one
+        Return the limit at *rate*, for code without a job, if the limit's rate is a callable. All rates share one
         count. The last few hundred results are cached.
 
         Raises:
@@ -299,7 +300,7 @@ class Limit(PerJob, Value):
         known = self.rates.get(rate) if is_kept and self.rates is not None else None
         if known is not None:
             return known
-        with self._named():
+        with self._name_in_errors():
             if self.rates is None:
                 raise ConfigurationError(
                     f"its rate is {safe_repr(self.rate)}: at() is only for a limit whose rate= is a callable"
@@ -315,10 +316,11 @@ class Limit(PerJob, Value):
 
     def count_with(self, declared: Limit) -> bool:
         """
-        Use the count of *declared*. This is a new copy of it with another rate; only the creator of the copy calls it.
+        Use the count of *declared*. This limit is a new copy of *declared* with another rate, and only the creator of
+        the copy calls this method.
 
         Returns:
-            Whether the algorithm can do that. If not, the copy has its own count.
+            Whether the algorithm can count both rates together. If not, the copy has its own count.
         """
         rule = self.rule.count_with(declared.rule)
         if rule is None:
@@ -330,12 +332,12 @@ class Limit(PerJob, Value):
 
     @classmethod
     def rate_from(cls, amount: int, period_us: int) -> Any:
-        """The rate with this amount and period, as an argument for the constructor."""
+        """Return the rate with this amount and period, as an argument for the constructor."""
         return cls.rule_type.rate_from(amount, period_us)
 
     @property
     def varying_us(self) -> int | None:
-        """See `LimitRule.varying_us`."""
+        """The `LimitRule.varying_us` of the limit's rule, or None if the limit has tiers."""
         rule = self.rule or self.sample
         return None if rule is None else rule.varying_us
 
@@ -346,12 +348,12 @@ class Limit(PerJob, Value):
 
     @property
     def is_derived(self) -> bool:
-        """Whether it was derived: as a tier, as the limit at one rate, or from a message."""
+        """Whether the limit was derived: it is a tier, or the limit at one rate, or was read from a message."""
         return self.by_value or self.of_tier is not None or (self.rates is not None and not self.varies)
 
     @property
     def definition(self) -> object:
-        """A value that all limits with one name must share."""
+        """A value that must be equal for all limits with one name."""
         if self.declared is not None:
             return self.fingerprint, self.amount, self.period_us, self.capacity
         if self.tiers is None:
@@ -360,8 +362,8 @@ class Limit(PerJob, Value):
 
     def for_job(self, job: Job | None) -> Limit:
         """
-        The limit that applies to *job*: that of its tier, if there are tiers, or at its rate, if that is a callable;
-        otherwise this one.
+        Return the limit that applies to *job*: the limit of the job's tier, or if the rate is a callable, the limit at
+        the job's rate, or otherwise this limit.
 
         Raises:
             ConfigurationError: The tier or the rate needs a job and there is none, the template names an argument that
@@ -370,19 +372,19 @@ class Limit(PerJob, Value):
         if not self.varies:
             return self
         if self.tiers is None:
-            with self._named():
+            with self._name_in_errors():
                 if job is None:
                     raise ConfigurationError(
                         'it takes its rate from the job: pass job=, or name the rate: limit.at("10/s")'
                     )
                 rate: Any = plain(from_job("rate", self.rate, job))
             return self.at(rate)
-        with self._named():
+        with self._name_in_errors():
             found = plain(from_job("tier", self.tier, job))
         name = found if isinstance(found, str) and found in self.tiers else self.default_tier
         if name is None:
             raise ConfigurationError(
-                f"limit {self.name!r}: the tier {shown(self.tier)} is not one of {_listed(self.tiers)}"
+                f"limit {self.name!r}: the tier {show_source(self.tier)} is not one of {_list_tiers(self.tiers)}"
                 + (f" on job {job.name!r}" if job else "")
                 + ": add a rate for it, or name a default_tier="
             )
@@ -393,24 +395,24 @@ class Limit(PerJob, Value):
         Return the algorithm for a request of *cost* units.
 
         Args:
-            around_us: The approximate time, if the rule depends on a time zone's calendar; the same for a whole day.
+            around_us: The approximate time, if the rule depends on a time zone's calendar. Only its day is used.
             holder: The name of the holder of a slot, if the limit has slots.
         """
         bound: Algorithm = self.rule.bind(cost, around_us, holder)
         return bound
 
     def remaining(self, use: Use, now_us: int) -> int:
-        """The number of whole units that could pass at *now_us*."""
+        """Return the number of whole units that could pass at *now_us*."""
         units: int = self.rule.remaining(use, now_us)
         return units
 
     @property
     def max_queue(self) -> int | None:
-        """The longest queue: a new job is refused if this many jobs wait; None: no limit."""
+        """The longest queue: a new job is refused if this many jobs wait. None if there is no limit."""
         return self.queue if self.rule is None else self.rule.queue
 
     def own_options(self) -> Mapping[str, Any]:
-        """The options that belong to its rate, as in messages and in `repr`."""
+        """Return the options that belong to the limit's rate, as in messages and in `repr`."""
         own = {option: getattr(self, option) for option in self.rule_type.options}
         return {name: value for name, value in own.items() if value is not None or name not in self.rule_type.later}
 
@@ -432,7 +434,7 @@ class Limit(PerJob, Value):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
+def change_rate(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
     """
     Return *limit* with another *rate*, or a concurrency limit with another amount. It uses the count of *limit*, if the
     algorithm can count both together (`Limit.count_with`).
@@ -454,13 +456,13 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
         raise ConfigurationError(f"limit {limit.name!r} has tiers: name the one whose rate is meant")
     if burst is not None and "burst" not in limit.rule_type.options:
         raise ConfigurationError(f"limit {limit.name!r} is a {type(limit).__name__}, which has no burst")
-    made = limit._changed(lambda rule: rule.with_rate(rate, burst), by_value=True)  # pyright: ignore[reportPrivateUsage]
+    made = limit._change_rule(lambda rule: rule.with_rate(rate, burst), by_value=True)  # pyright: ignore[reportPrivateUsage]
     if made.fingerprint != limit.fingerprint:
         made.count_with(limit)
     return made
 
 
-def scaled(limit: Limit, thousandths: int) -> Limit:
+def scale_rate(limit: Limit, thousandths: int) -> Limit:
     """
     Return *limit*, as it applies to a job, at *thousandths* of its rate (or of its amount, for a concurrency limit). It
     uses the count of *limit*.
@@ -470,14 +472,14 @@ def scaled(limit: Limit, thousandths: int) -> Limit:
     floor of `adapt` changes in proportion.
 
     Raises:
-        ConfigurationError: It cannot be counted together with *limit*, so more units than the bound would pass.
+        ConfigurationError: The algorithm counts each rate separately, so more units than the bound would pass.
     """
     if thousandths >= 1000:
         return limit
     least = (limit.cost if isinstance(limit.cost, int) else 1) * (limit.processes or 1)
     varies, declared = limit.rates is not None, limit.declared or limit
     by_value = limit.by_value or not varies
-    made = limit._changed(lambda rule: rule.scale(thousandths, least), by_value=by_value)  # pyright: ignore[reportPrivateUsage]
+    made = limit._change_rule(lambda rule: rule.scale(thousandths, least), by_value=by_value)  # pyright: ignore[reportPrivateUsage]
     if not varies and made.fingerprint != declared.fingerprint and not made.count_with(declared):
         raise ConfigurationError(
             f"limit {limit.name!r} is a {type(limit).__name__}, which counts each rate separately: more units than its "
@@ -491,6 +493,6 @@ def _depends_on_job(rate: object) -> bool:
     return isinstance(rate, Mapping) or callable(rate)
 
 
-def _listed(tiers: Mapping[str, object]) -> str:
-    """The names of *tiers*, as an error message shows them."""
+def _list_tiers(tiers: Mapping[str, object]) -> str:
+    """Return the names of *tiers*, for an error message."""
     return ", ".join(repr(name) for name in tiers)

@@ -50,7 +50,7 @@ def check_options(limit: Any) -> None:
     Check the options of *limit* that do not depend on its algorithm or its rate.
 
     Raises:
-        ConfigurationError: One of them can never work.
+        ConfigurationError: An option can never work.
     """
     _check_failure(limit.on_store_failure, limit.processes, limit.scope)
     check_source("key", limit.key)
@@ -77,7 +77,7 @@ def _check_failure(on_store_failure: object, processes: Any, scope: object) -> N
     Check that these options can work together.
 
     Raises:
-        ConfigurationError: They cannot, or one of them is invalid.
+        ConfigurationError: The options cannot work together, or one of them is invalid.
     """
     if on_store_failure not in get_args(OnStoreFailure):
         raise ConfigurationError(f'on_store_failure must be "closed", "open" or "local", not {on_store_failure!r}')
@@ -119,5 +119,5 @@ def unknown_option(of: type, name: str) -> TypeError:
 
 
 def fingerprint_of(definition: str) -> str:
-    """A short text for a limit's definition, used in the names of its keys."""
+    """Return a short text that identifies a limit's definition, for the names of its keys."""
     return hashlib.blake2b(definition.encode(), digest_size=5).hexdigest()

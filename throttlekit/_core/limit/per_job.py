@@ -9,7 +9,7 @@ from typing import Any
 from throttlekit._core.job import Job
 from throttlekit._core.limit.options import Cost, Scope, Tier
 from throttlekit._core.limit.share import NO_TENANT_SHARE, Share, TenantShare
-from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain, shown
+from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain, show_source
 from throttlekit._core.storage_keys import workflow_name
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
@@ -52,19 +52,21 @@ class PerJob:
         Raises:
             ConfigurationError: As for `key_of`; or the name of the workflow is empty: all such jobs would share a slot.
         """
-        with self._named():
+        with self._name_in_errors():
             value = key_text(from_job("held_by", self.held_by, job))
             if not value:
-                raise ConfigurationError(f"the held_by {shown(self.held_by)} is empty: it must name the job's workflow")
+                raise ConfigurationError(
+                    f"the held_by {show_source(self.held_by)} is empty: it must name the job's workflow"
+                )
             return value
 
     def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
-        """The holder of the slot of *workflow*; None: of the workflow of *job*. Raises the errors of `workflow_of`."""
+        """Return the holder for *workflow*, or for the workflow of *job*. Raise the same errors as `workflow_of`."""
         return workflow_name(self.workflow_of(job) if workflow is None else key_text(workflow))
 
     def part_of(self, job: Job | None) -> str | None:
         """
-        The part that the scope adds to the key: the name of the queue or of the job. None: the scope adds nothing.
+        Return the part that the scope adds to the key: the name of the queue or of the job; None if it adds nothing.
 
         Raises:
             ConfigurationError: The scope needs a job, but there is none.
@@ -82,45 +84,44 @@ class PerJob:
 
     def tenant_share_of(self, job: Job | None) -> TenantShare:
         """
-        The tenant, weight and priority class of *job* in a limit with `share=`.
+        Return the tenant, weight and priority class of *job* in a limit with `share=`.
 
         Raises:
             ConfigurationError: As for `Share.tenant_share_of`.
         """
         if self.share is None:
             return NO_TENANT_SHARE
-        with self._named():
+        with self._name_in_errors():
             return self.share.tenant_share_of(job)
 
     def cost_of(self, job: Job | None) -> int:
         """
-        Compute how many units *job* takes.
+        Compute the number of units that *job* takes.
 
         Raises:
-            ConfigurationError: The callable failed, there is no job for it, or its result is not a
-                whole number of at least 0.
+            ConfigurationError: The callable failed or needs a job, or its result is not a whole number of at least 0.
             CostExceedsLimit: The cost is more than can ever pass at once.
         """
         if isinstance(self.cost, int):
             return self.cost if self.cost <= self.most else self.check_cost(self.cost)
-        with self._named():
+        with self._name_in_errors():
             cost = from_job("cost", self.cost, job)
         return self.check_cost(cost)  # type: ignore[arg-type]
 
     def check_cost(self, cost: int) -> int:
-        """Return *cost* if a job may take as many units; otherwise raise an error like `cost_of`."""
+        """Return *cost* if a job may take that many units. Otherwise raise an error of `cost_of`."""
         cost = self.check_units(cost)
         if cost > self.most:
             raise CostExceedsLimit(cost=cost, limit=self.name, most=self.most, remedy=self._remedy(cost))
         return cost
 
     def given_cost(self, cost: int) -> int:
-        """The cost for this limit if a call passes one *cost* for all limits. Raises the errors of `cost_of`."""
+        """Return the cost for this limit if a call passes one *cost* for all limits, or raise an error of `cost_of`."""
         return self.check_cost(cost)
 
     def check_units(self, units: int) -> int:
-        """Return *units* if it is a number of units, however large; otherwise raise a `ConfigurationError`."""
-        with self._named():
+        """Return *units* if it is a number of units, however large. Otherwise raise a `ConfigurationError`."""
+        with self._name_in_errors():
             check_units(units)
         return units if type(units) is int else int.__int__(units)
 
@@ -135,16 +136,16 @@ class PerJob:
         if self.share is not None:
             sources += [("share", each) for each in (self.share.of, self.share.by) if each != "{queue}"]
         for what, source in sources:
-            with self._named():
+            with self._name_in_errors():
                 check_names(what, source, function)
 
     def _remedy(self, cost: int) -> str:
-        """The advice in the error for a *cost* that can never pass."""
+        """Return the advice in the error for a *cost* that can never pass."""
         return f"raise the rate's amount to at least {cost}"
 
     @contextmanager
-    def _named(self) -> Generator[None, None, None]:
-        """A context in which errors begin with the limit's name."""
+    def _name_in_errors(self) -> Generator[None, None, None]:
+        """Begin the errors that the context raises with the limit's name."""
         try:
             yield
         except CostExceedsLimit:

@@ -1,4 +1,4 @@
-"""The one place that reads rates: "100/minute", "100 per minute", "5/10s", (5, timedelta(seconds=10)), "1000/month"."""
+"""Read rates: "100/minute", "100 per minute", "5/10s", (5, timedelta(seconds=10)), "1000/month"."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LONGEST_PERIOD_US = 366 * 86_400_000_000
 
 WEEK_US = 7 * 86_400_000_000
 MONTH_US = 31 * 86_400_000_000
-"""The period that represents calendar months: the length of the longest. No other window has this length."""
+"""The period that represents calendar months: the length of the longest month. No other window has this length."""
 YEAR_US = LONGEST_PERIOD_US
-"""The period that represents calendar years: the length of the longest. No other window has this length."""
+"""The period that represents calendar years: the length of the longest year. No other window has this length."""
 
 _LARGEST_AMOUNT = 10**12 - 1
 
@@ -74,7 +74,7 @@ def parse_window(rate: Rate) -> tuple[int, int]:
     Read the *rate* of a calendar window like `parse_rate`. A month's period is `MONTH_US`, and a year's is `YEAR_US`.
 
     Raises:
-        ConfigurationError: As for `parse_rate`; also for 31 and for 366 days, which are not calendar windows.
+        ConfigurationError: As for `parse_rate`; also for 31 and 366 days, because they are not calendar windows.
     """
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is not None and (period_us := _OF_CALENDAR.get(_unit(match[3]))) is not None:
@@ -92,7 +92,10 @@ def parse_window(rate: Rate) -> tuple[int, int]:
 
 
 def _unit(written: str) -> str:
-    """The unit as in `_UNITS`: "Minutes" becomes "minutes", but "M" does not become "m": it might mean months."""
+    """
+    Return the unit as in `_UNITS`. "Minutes" becomes "minutes", but "M" does not become "m", because it might mean
+    months.
+    """
     unit = written if len(written) == 1 else written.lower()
     return unit.removesuffix("s") if unit in ("months", "years") else unit
 

@@ -1,4 +1,4 @@
-"""How a limit counts: a rate, and its algorithm's options. `Limit` adds the name, keys and costs."""
+"""The rule of a limit: a rate, and the options of its algorithm. `Limit` adds the name, keys and costs."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _R = TypeVar("_R", bound="LimitRule")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRule:
     """
-    What a limit admits: a rate, and its algorithm's options. Each algorithm has its own subclass.
+    The rule by which a limit admits units: a rate, and its algorithm's options. Each algorithm has its own subclass.
 
     A limit may need several rules, all of the same class: for its tiers, for the rates that a callable returns or an
-    operator sets, for a part of its rate, and for the share of one process.
+    operator sets, for a scaled rate, and for the share of one process.
 
     Attributes:
         rate: The rate as the user wrote it.
         capacity: The most units that can ever pass at once, and so the greatest cost of one job.
-        queue: The longest queue: a new job is refused if this many jobs wait. None: no limit.
-        varying_us: If a callable returns the rate: the time in which the bucket fills at every rate, or 0 if the
-            algorithm does not use it. None: the rate is fixed.
-        in_zone: Whether it depends on a time zone's calendar: see `bind`.
+        queue: The longest queue: a new job is refused if this many jobs wait. None if there is no limit.
+        varying_us: If a callable returns the rate, the time in which the bucket fills at every rate, or 0 if the
+            algorithm does not use it. None if the rate is fixed.
+        in_zone: Whether the rule depends on a time zone's calendar: see `Limit.bind`.
     """
 
     rate: Any
@@ -64,7 +64,7 @@ class LimitRule:
         Create the rule from the arguments of a limit's constructor: the *rate*, and the algorithm's own *options*.
 
         Raises:
-            ConfigurationError: A value that can never work.
+            ConfigurationError: A value can never work.
         """
         amount, period_us = cls.parse(rate)
         own = cls.work_out(rate, amount, period_us, varying_us, **options)
@@ -79,7 +79,7 @@ class LimitRule:
 
     @classmethod
     def rate_from(cls, amount: int, period_us: int) -> Any:
-        """The rate with this amount and period, as an argument for the constructor."""
+        """Return the rate with this amount and period, as an argument for the constructor."""
         return amount, timedelta(microseconds=period_us)
 
     @classmethod
@@ -90,7 +90,7 @@ class LimitRule:
     @classmethod
     def sample(cls: type[_R], options: Mapping[str, Any]) -> _R:
         """
-        The rule at an example rate, for a limit whose rate is a callable.
+        Return the rule at an example rate, for a limit whose rate is a callable.
 
         Raises:
             ConfigurationError: Not all rates can be counted together, or an option can never work.
@@ -99,7 +99,7 @@ class LimitRule:
 
     @classmethod
     def sample_at(cls: type[_R], varying_us: int, options: Mapping[str, Any]) -> _R:
-        """The same for a known `varying_us`."""
+        """Return the rule at an example rate, with a known `varying_us`."""
         return cls.of(cls.rate_from(SAMPLE, _DAY_US) or SAMPLE, varying_us=varying_us, **options)
 
     @property
@@ -109,21 +109,21 @@ class LimitRule:
 
     def at(self: _R, rate: Any, **changes: Any) -> _R:
         """
-        The same rule at another *rate*, without prefetch, and with *changes* of its options.
+        Return the same rule at another *rate*, without prefetch, and with *changes* of its options.
 
         Raises:
-            ConfigurationError: A value that can never work.
+            ConfigurationError: A value can never work.
         """
         own = {option: getattr(self, option) for option in self.options}
         return self.of(rate, varying_us=self.varying_us, **{**own, **changes})
 
     def with_rate(self: _R, rate: Any, burst: int | None) -> _R:
-        """The same rule at another *rate*, with another *burst*: see `throttlekit._core.limit.base.altered`."""
+        """Return the rule at another *rate* and *burst*: see `throttlekit._core.limit.base.change_rate`."""
         return self.at(rate)
 
     def scale(self: _R, thousandths: int, least: int) -> _R:
         """
-        The same rule at *thousandths* of its rate, in whole units, at least one. If *least* units could pass at once
+        Return the rule at *thousandths* of its rate, in whole units, at least one. If *least* units could pass at once
         before, they still can.
         """
         amount = max(1, self.amount * thousandths // _ONE, min(least, self.amount))
@@ -131,7 +131,7 @@ class LimitRule:
 
     def divide(self, processes: int) -> tuple[Rate, Mapping[str, Any]]:
         """
-        The rate of one of *processes*, and the other options that change.
+        Return the rate of one of *processes*, and the other options that change.
 
         Raises:
             ConfigurationError: There are fewer units than processes.
@@ -144,22 +144,23 @@ class LimitRule:
         return self.rate_from(self.amount // processes, self.period_us), {}
 
     def count_with(self: _R, declared: Any) -> _R | None:
-        """The same rule with the count of *declared*, a rule of the same class; None: the algorithm cannot do that."""
+        """Return the rule with the count of *declared*, a rule of the same class, or None if that is impossible."""
         return None
 
     def bind(self, cost: int, around_us: int, holder: str) -> Algorithm:
-        """Like `Limit.bind`."""
+        """Return the algorithm for a request: see `Limit.bind`."""
         raise NotImplementedError
 
     def remaining(self, use: Use, now_us: int) -> int:
-        """The number of whole units that could pass at *now_us*."""
+        """Return the number of whole units that could pass at *now_us*."""
         return max(0, self.capacity - use.units)
 
 
 class OfRule(Generic[_T]):
     """
-    An attribute of a limit, read from its rule. A limit with tiers has a rule for each tier, so it raises an
-    `AttributeError` with advice. So does a limit whose rate is a callable, unless the attribute is *common* to all.
+    An attribute of a limit that is read from its rule. If the limit has tiers, and so a rule for each tier, reading it
+    raises an `AttributeError` with advice. The same applies if the rate is a callable, unless the attribute is *common*
+    to all rates.
     """
 
     __slots__ = ("_common", "_name")

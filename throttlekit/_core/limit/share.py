@@ -1,4 +1,4 @@
-"""How the jobs of several tenants share one limit."""
+"""The shares of tenants whose jobs use one limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from throttlekit._core.limit.value import Value
 from throttlekit._core.spelling import checks_spelling
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["NO_TENANT_SHARE", "GivenShare", "Share", "TenantShare", "Weight", "checked_weight", "is_weight"]
+__all__ = ["NO_TENANT_SHARE", "GivenShare", "Share", "TenantShare", "Weight", "check_weight", "is_weight"]
 
 Weight: TypeAlias = "float | Mapping[str, float] | Callable[[Job], float]"
 
@@ -21,7 +21,7 @@ _LEAST, _MOST = 0.001, 1_000_000.0
 
 class TenantShare(NamedTuple):
     """
-    How one job takes part in a limit with `share=`.
+    The tenant of one job in a limit with `share=`.
 
     Attributes:
         tenant: The tenant that is charged for the job.
@@ -34,7 +34,7 @@ class TenantShare(NamedTuple):
     lead: int = 0
 
     def step(self, units: int) -> int:
-        """By how much *units* increase the start tag of the tenant's next job, rounded up; see `waitlist.py`."""
+        """Return the amount that *units* add to the start tag of the tenant's next job, rounded up: see waitlist.py."""
         return max(1, -int(-units * UNIT // self.weight)) if units else 0
 
 
@@ -43,12 +43,12 @@ NO_TENANT_SHARE = TenantShare()
 
 class Share(Value):
     """
-    How tenants share a limit while their jobs wait for it. The other tenants get the units that one tenant does not
-    use, so a tenant that waits alone gets the whole limit.
+    The division of a limit among tenants while their jobs wait for it. The other tenants get the units that one tenant
+    does not use, so a tenant that waits alone gets the whole limit.
 
     Guarantee: while two tenants both wait, the units n and m that they have got, divided by their weights, differ by
     at most one job of each: `|n / weight - m / other weight| <= cost / weight + cost / other weight`.
-    A share only changes the order of jobs: the limit's own bound holds whatever the shares are.
+    A share changes only the order of jobs, so the limit's own bound holds with any shares.
 
     Example: the tenants "free" and "pro" have the weights 1 and 5, and both have jobs that wait for a limit of
     60/minute. "free" gets 10 units a minute, and "pro" gets 50.
@@ -56,14 +56,14 @@ class Share(Value):
     Args:
         of: The tenant of a job: a template over the job's arguments, "{queue}" for the job's queue, or a callable that
             takes the job.
-        weight: How much a tenant gets in relation to the others: a number from 0.001 to a million for all tenants, a
-            callable that takes the job, or a mapping whose keys are values of *by*. A key that the mapping does not
-            have gets 1. Large weights are rounded down: for jobs of cost 1, a weight of about 10 000 by up to 1 %, and
+        weight: The part that a tenant gets in relation to the others: a number from 0.001 to a million for all tenants,
+            a callable that takes the job, or a mapping whose keys are values of *by*. A key that is not in the mapping
+            gets 1. Large weights are rounded down: for jobs of cost 1, a weight of about 10 000 by up to 1 %, and
             600 000 to 500 000.
         by: A template or a callable, like *of*, that returns a key of the mapping. Default: the tenant itself.
-        strict: The weights are priorities: no job of a lower priority is admitted while a job of a higher one waits.
-            Needs a mapping of at most 16 different weights, including the 1 of keys that it does not have. Jobs of
-            lower priorities may wait without end.
+        strict: Whether the weights are priorities: no job of a lower priority is admitted while a job of a higher one
+            waits. *weight* must be a mapping of at most 16 different weights, including the 1 of keys that are not in
+            it. Jobs of lower priorities may wait without end.
 
     A changed weight applies to jobs that begin to wait after the change.
 
@@ -89,14 +89,14 @@ class Share(Value):
         weights: dict[str, float] | None = None
         if isinstance(given, Mapping):
             pairs: Any = given.items()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            weights = {str(plain(name)): checked_weight(each) for name, each in pairs}
+            weights = {str(plain(name)): check_weight(each) for name, each in pairs}
             if not weights:
                 raise ConfigurationError('the weights of a share must not be empty: {"free": 1, "pro": 5}')
             given = weights
         elif by is not None:
             raise ConfigurationError('by= needs a mapping of weights, like weight={"free": 1, "pro": 5}')
         elif not callable(given):
-            given = checked_weight(given)
+            given = check_weight(given)
         if strict and (weights is None or len(self._classes(weights)) > CLASSES):
             raise ConfigurationError(
                 f'a strict share needs a mapping of weights, like {{"high": 2, "low": 1}}, of which at most {CLASSES} '
@@ -119,15 +119,15 @@ class Share(Value):
             weight = self.weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
             if self.strict:
                 number = self._classes(self.weights).index(weight)
-                return TenantShare(str(number), _MOST, number * CLASS)  # no cost moves a job into another class
+                return TenantShare(str(number), _MOST, number * CLASS)  # so no cost moves a job into another class
             return TenantShare(tenant, weight)
         given: Any = self.weight
-        weight = checked_weight(from_job("weight", given, job)) if callable(given) else given
+        weight = check_weight(from_job("weight", given, job)) if callable(given) else given
         return TenantShare(tenant, weight)
 
     @staticmethod
     def _classes(weights: Mapping[str, float]) -> list[float]:
-        """The priorities, lowest first. A key that the mapping does not have has the weight 1."""
+        """Return the priorities, the lowest first. A key that is not in the mapping has the weight 1."""
         return sorted({1.0, *weights.values()})
 
     def _text(self, source: Key, job: Job) -> str:
@@ -176,7 +176,7 @@ class GivenShare(Share):
         tenant, weight, lead = data
         if not isinstance(tenant, str) or type(lead) is not int or lead not in range(0, CLASSES * CLASS, CLASS):
             raise ValueError("share")
-        return cls(TenantShare(tenant, checked_weight(weight), lead))
+        return cls(TenantShare(tenant, check_weight(weight), lead))
 
 
 def is_weight(weight: object) -> TypeGuard[float]:
@@ -184,7 +184,7 @@ def is_weight(weight: object) -> TypeGuard[float]:
     return not isinstance(weight, bool) and isinstance(weight, (int, float)) and _LEAST <= weight <= _MOST
 
 
-def checked_weight(weight: object) -> float:
+def check_weight(weight: object) -> float:
     """
     Return *weight* as a number.
 

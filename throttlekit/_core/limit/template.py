@@ -1,4 +1,4 @@
-"""How a limit reads a job: templates over the job's arguments, callables, and the text of a key."""
+"""Read values from a job: with templates over the job's arguments, or with callables. Convert a key to text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from throttlekit._core.job import Job
 from throttlekit.errors import ConfigurationError
 
 __all__ = [
-    "Key", "check_names", "check_source", "check_units", "from_job", "key_text", "plain", "safe_repr", "shown",
+    "Key", "check_names", "check_source", "check_units", "from_job", "key_text", "plain", "safe_repr", "show_source",
 ]  # fmt: skip
 
 Key: TypeAlias = "str | Callable[[Job], object] | None"
@@ -21,7 +21,8 @@ Key: TypeAlias = "str | Callable[[Job], object] | None"
 
 def key_text(key: object) -> str:
     """
-    The text of *key*, the result of a template or a callable. For a member of an enum of str or int, it is the value.
+    Return the text of *key*, the result of a template or a callable. For a member of an enum of str or int, the text is
+    that of its value.
 
     Raises:
         ConfigurationError: *key* is None, or of a type whose text would not be the same in every process.
@@ -29,7 +30,7 @@ def key_text(key: object) -> str:
     if type(key) is str:
         return key
     if isinstance(key, bool) or not isinstance(key, (str, int)):
-        # The type, not the value: it may be a job's argument, and this may be logged.
+        # Name only the type: the value may be a job's argument, and the error may be logged.
         raise ConfigurationError(f"a key must be text or a whole number, not {type(key).__name__}")
     if isinstance(key, int) and key.bit_length() > _LARGEST_BITS:
         raise ConfigurationError("a key that is a whole number must have less than 600 digits")
@@ -40,8 +41,8 @@ def plain(value: Any) -> Any:
     """
     Return *value* as a plain str or int, if its class is a subclass of one; otherwise *value* itself.
 
-    In some versions of Python the text of an enum's member is its name, in others its value, and JSON contains only the
-    value. So the value is used.
+    In some versions of Python, the text of an enum's member is its name, in others its value. JSON contains only the
+    value, so the value is used.
     """
     if isinstance(value, bool):
         return value
@@ -64,7 +65,7 @@ class _Formatter(string.Formatter):
 
 
 _FORMATTER = _Formatter()
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # with it, each process would have a different key
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # with an address, each process would have a different key
 _CONVERSIONS = (None, "s", "r", "a")
 _WIDE_FORMAT = re.compile(r"\d{4}")
 _LONGEST_REPR = 200
@@ -73,7 +74,7 @@ _LARGEST_BITS = 2_000  # about 600 digits: Python does not convert numbers with 
 
 def from_job(what: str, source: object, job: Job | None) -> object:
     """
-    The result of the template or callable *source* for *job*.
+    Return the result of the template or callable *source* for *job*.
 
     Raises:
         ConfigurationError: There is no job, the template names an argument that the job does not have, or the
@@ -81,7 +82,7 @@ def from_job(what: str, source: object, job: Job | None) -> object:
     """
     if job is None:
         instead = "pass job=" if what in ("tier", "held_by") else f"pass job=, or the {what} itself as {what}="
-        raise ConfigurationError(f"it takes its {what} from the job ({shown(source)}): {instead}")
+        raise ConfigurationError(f"it takes its {what} from the job ({show_source(source)}): {instead}")
     try:
         if isinstance(source, str):
             name = _only_name(source)
@@ -94,10 +95,12 @@ def from_job(what: str, source: object, job: Job | None) -> object:
     except Exception as error:
         if isinstance(source, str) and isinstance(error, (KeyError, AttributeError, IndexError)):
             has = ", ".join(sorted(map(str, job.arguments))) or "no arguments"
-            fault = f"the {what} {shown(source)} names {error}, which job {job.name!r} does not have; it has {has}"
+            fault = (
+                f"the {what} {show_source(source)} names {error}, which job {job.name!r} does not have; it has {has}"
+            )
         else:
-            # The type of the error, not its text: that may contain a job's argument, and this may be logged.
-            fault = f"the {what} {shown(source)} failed on job {job.name!r}: {type(error).__name__}"
+            # Name only the type of the error: its text may contain a job's argument, and this error may be logged.
+            fault = f"the {what} {show_source(source)} failed on job {job.name!r}: {type(error).__name__}"
         raise ConfigurationError(fault) from error
 
 
@@ -126,7 +129,7 @@ def check_source(what: str, source: object) -> None:
     Check that *source* can be a limit's key or tier.
 
     Raises:
-        ConfigurationError: It is neither a callable nor a template that names an argument.
+        ConfigurationError: *source* is neither a callable nor a template that names an argument.
     """
     if source is None or callable(source):
         return
@@ -153,7 +156,7 @@ def check_units(cost: object) -> None:
     Check that *cost* is a number of units.
 
     Raises:
-        ConfigurationError: It is not a whole number of at least 0.
+        ConfigurationError: *cost* is not a whole number of at least 0.
     """
     if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0 or cost.bit_length() > _LARGEST_BITS:
         what = safe_repr(cost) if isinstance(cost, (int, float)) else type(cost).__name__
@@ -161,7 +164,7 @@ def check_units(cost: object) -> None:
 
 
 def safe_repr(value: object) -> str:
-    """The `repr` of *value* for an error message, shortened; only its type if `repr` raises an error."""
+    """Return the `repr` of *value* for an error message, shortened, or only its type if `repr` raises an error."""
     try:
         text = repr(value)
     except Exception:
@@ -169,8 +172,8 @@ def safe_repr(value: object) -> str:
     return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}…"
 
 
-def shown(source: object) -> str:
-    """*source* in the form for an error message."""
+def show_source(source: object) -> str:
+    """Return the text of *source* for an error message."""
     return safe_repr(source) if isinstance(source, str) else str(getattr(source, "__qualname__", safe_repr(source)))
 
 
@@ -193,7 +196,7 @@ def _check_formats(template: str) -> None:
 
 @lru_cache
 def _only_name(template: str) -> str | None:
-    """The argument's name, if the template consists only of that: then no formatting is needed."""
+    """Return the argument's name if the template consists only of it, so that no formatting is needed, or None."""
     name = template[1:-1]
     return name if template == f"{{{name}}}" and name.isidentifier() else None
 

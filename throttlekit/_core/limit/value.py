@@ -8,7 +8,7 @@ __all__ = ["Value"]
 
 
 class Value:
-    """Immutable. Only a constructor fills it, with `_set`."""
+    """An immutable value. Only a constructor sets its attributes, with `_set`."""
 
     __slots__ = ()
 
@@ -18,7 +18,7 @@ class Value:
             put(self, attribute, value)
 
     def _identity(self) -> tuple[object, ...]:
-        """The contents by which two values are compared."""
+        """Return the contents by which two values are compared."""
         raise NotImplementedError
 
     def __setattr__(self, name: str, value: object) -> None:
