@@ -55,7 +55,10 @@ VARYING = TokenBucket("x", lambda job: job.kwargs["rate"], adapt=Adapt("2/s"))
     ],
 )
 def test_part_of_a_rate(limit: Limit, thousandths: int, rate: tuple[int, int], capacity: int) -> None:
-    """The part is exact for a bucket; whole units for a window; whole slots. A fixed cost is still admitted."""
+    """
+    A scaled bucket has the exact part of its rate; a window has whole units, a limit of slots whole slots. A fixed cost
+    is still admitted.
+    """
     part = scale_rate(limit, thousandths)
     assert (part.amount, part.period_us, part.capacity) == (rate[0], rate[1] * 1_000_000, capacity)
     assert (part.fingerprint, part.varying_us) == (limit.fingerprint, limit.varying_us)
@@ -90,7 +93,9 @@ def test_part_is_never_above_the_rate(amount: int, period_us: int, thousandths: 
 
 @pytest.mark.parametrize("limit", [TokenBucket("x", "100/s", adapt=Adapt("10/s")), VARYING.at("20/s")])
 def test_adaptive_limit_slows_down_to_the_same_parts(limit: Limit) -> None:
-    """Parts below the floor, which is scaled like the rate, and the duration of the slow-down are the same too."""
+    """
+    A scaled adaptive limit slows down to the same parts of its rate, with its floor scaled too, for the same time.
+    """
     part = scale_rate(limit, 20)
     assert limit.adapt is not None
     assert part.adapt is not None

@@ -157,7 +157,7 @@ def test_rate_applies_at_once(limiter: Limiter, clock: FakeClock, kind: Any, bef
 
 @pytest.mark.parametrize("rates", [("1/d", "100/s"), ("1/m", "100/s"), ("1/30s", "100/s")])
 def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: FakeClock, rates: tuple[str, str]) -> None:
-    """A unit that would take a day, or the minute for which a clock is trusted, takes 10 ms at once."""
+    """After a raise, a unit takes 10 ms that would have taken a day, or the minute for which a clock is trusted."""
     declared = TokenBucket("api", rates[0], burst=1)
     changed = change_rate(declared, rates[1])
     assert drain(limiter, declared) == 1
@@ -167,7 +167,7 @@ def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: Fake
 
 
 def test_lowered_rate_admits_what_was_left_and_not_more(limiter: Limiter, clock: FakeClock) -> None:
-    """Of 60 remaining units it admits the new burst; of 3, three; then one a day."""
+    """Of 60 remaining units a lowered rate admits its new burst; of 3, three; then one a day."""
     for taken, admitted in ((40, 5), (97, 3)):
         declared = TokenBucket(f"api {taken}", "100/s", burst=100)
         changed = change_rate(declared, "1/d", 5)
@@ -197,7 +197,10 @@ def test_debt_is_kept_when_the_rate_changes(limiter: Limiter, clock: FakeClock) 
 
 
 def test_debt_is_capped_at_another_rate() -> None:
-    """The cap is an hour, 60 bursts or ten years, as for a settlement; and every number is exact."""
+    """
+    After a change of the rate, a debt is at most an hour, 60 bursts or ten years, as for a settlement; every number is
+    exact.
+    """
     slow, fast = change_rate(DECLARED, "1/d", 1).bind(1), change_rate(DECLARED, "9000/s", 40).bind(1)
     owed = fast.settle(fast.admit(None, START_US), START_US, START_US, 10**30)
     assert owed.debt_us == 3600 * S
@@ -233,7 +236,10 @@ def test_settled_debt_is_stored_as_long_as_it_counts(limiter: Limiter, clock: Fa
 
 
 def test_peek_changes_no_rate(limiter: Limiter, clock: FakeClock) -> None:
-    """A page that still has the declared rate shows the units, and the bucket fills at the current rate."""
+    """
+    A peek of a process that still has the declared rate shows the units, and the bucket continues to fill at the
+    current rate.
+    """
     changed = change_rate(DECLARED, "1/d")
     assert drain(limiter, changed) == 10
     for _ in range(20):

@@ -39,7 +39,7 @@ class Downstream:
         )
 
     def grants_in(self, us: int, step_us: int = 10_000) -> int:
-        """How many requests are granted while there are always as many callers as units."""
+        """Return how many requests are granted while there are always as many callers as units."""
         count, until_us = 0, self.now_us + us
         while self.now_us < until_us:
             while self.is_granted():
@@ -58,6 +58,9 @@ LIMITS: list[Any] = [TokenBucket("x", "100/s", burst=5), FixedWindow("x", "100/s
 
 
 def test_rate_recovers_cubically_after_a_refusal() -> None:
+    """
+    A refusal reduces the rate to 0.76; it is 0.95 of its earlier value after a span, and the whole rate after two.
+    """
     slow = apply_refusal(None, Refusal(None, 10 * S, ONE // 10), 0, NOW_US)
     parts = [slow.part(NOW_US + seconds * S) for seconds in (0, 5, 10, 15, 20)]
     assert parts == [760_000, 926_250, 950_000, 973_750, ONE], "the top is 0.95 of the rate before the refusal"
@@ -70,6 +73,10 @@ def test_rate_recovers_cubically_after_a_refusal() -> None:
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: type(limit).__name__)
 def test_limit_slows_down_after_a_refusal_and_recovers(limit: Limit) -> None:
+    """
+    For each algorithm, a refused limit grants about 0.76 of its rate, and later its rate; then the slow-down is
+    deleted.
+    """
     downstream = Downstream(limit)
     downstream.refuse()
     assert 70 <= downstream.grants_in(S) <= 82
@@ -81,6 +88,9 @@ def test_limit_slows_down_after_a_refusal_and_recovers(limit: Limit) -> None:
 
 
 def test_one_overload_slows_the_limit_down_once() -> None:
+    """
+    Refusals of jobs that were granted before the last slow-down change nothing; one of a later job slows down again.
+    """
     downstream = Downstream(TokenBucket("x", "100/s"))
     granted_us = downstream.now_us
     for _ in range(20):
@@ -92,6 +102,7 @@ def test_one_overload_slows_the_limit_down_once() -> None:
 
 
 def test_rate_never_falls_below_the_floor() -> None:
+    """However many refusals there are, the limit grants units at the rate of its floor."""
     downstream = Downstream(TokenBucket("x", "100/s"))
     for _ in range(50):
         downstream.refuse(floor=ONE // 4)
@@ -99,6 +110,9 @@ def test_rate_never_falls_below_the_floor() -> None:
 
 
 def test_reported_remaining_units_are_paced_until_the_reset() -> None:
+    """
+    The units that a partner reports as remaining are spread evenly until its reset, and then the limit applies alone.
+    """
     downstream = Downstream(TokenBucket("x", "100/s", burst=50))
     downstream.report_remaining(10, 5 * S)
     granted_us: list[int] = []
@@ -114,6 +128,7 @@ def test_reported_remaining_units_are_paced_until_the_reset() -> None:
 
 
 def test_remaining_zero_denies_until_the_reset() -> None:
+    """If the partner has no unit left, no unit is granted before its reset."""
     downstream = Downstream(FixedWindow("x", "100/m"))
     downstream.report_remaining(0, 20 * S)
     assert downstream.grants_in(20 * S, 100_000) == 0
@@ -121,6 +136,7 @@ def test_remaining_zero_denies_until_the_reset() -> None:
 
 
 def test_report_only_ever_slows_the_limit_down() -> None:
+    """A report that would allow a higher rate than the limit or an earlier report of the same window has no effect."""
     slow = apply_remaining(None, Remaining(100, 10 * S), 100, NOW_US)
     assert slow is None, "the limit itself grants no more"
     slow = apply_remaining(None, Remaining(10, 10 * S), 100, NOW_US)
@@ -142,6 +158,7 @@ def test_report_only_ever_slows_the_limit_down() -> None:
 
 
 def test_clock_that_steps_back_does_not_prolong_a_slowdown() -> None:
+    """If the clock steps back, the ends of a slow-down move back with it."""
     slow = Slowdown(
         fell_us=NOW_US, top=ONE, span_us=S, floor=1000, back_us=NOW_US + 3 * S, reported_at_us=NOW_US,
         reported_until_us=NOW_US + 5 * S, each_ns=1, tat_us=NOW_US + S,
@@ -155,6 +172,7 @@ def test_clock_that_steps_back_does_not_prolong_a_slowdown() -> None:
     )
 )
 def test_bound_holds_whatever_is_reported(events: list[tuple[int, int, int, int]]) -> None:
+    """With any refusals and reports, a slowed limit grants no unit that the plain limit would deny."""
     slowed, plain = Downstream(TokenBucket("x", "20/s", burst=4)), Downstream(TokenBucket("x", "20/s", burst=4))
     granted: list[int] = []
     for wait_us, kind, remaining, reset_us in events:
@@ -184,11 +202,13 @@ def test_bound_holds_whatever_is_reported(events: list[tuple[int, int, int, int]
     ],
 )
 def test_bad_values_raise_at_once(make: Any, message: str) -> None:
+    """An invalid floor, span or value of `adapt=` raises a ConfigurationError at the declaration."""
     with pytest.raises(ConfigurationError, match=message):
         make()
 
 
 def test_default_span_follows_the_limits_period() -> None:
+    """The default span is the longer of the rate's period and the time of 600 units; a given span overrides it."""
     refusal = Adapt("10/m").refusal(100, 60 * S, None)
     assert (refusal.span_us, refusal.floor) == (360 * S, ONE // 10)
     assert Adapt("1/s").refusal(1000, S, None).span_us == S
@@ -196,6 +216,7 @@ def test_default_span_follows_the_limits_period() -> None:
 
 
 def test_adapt_is_serialized_and_is_no_part_of_the_definition() -> None:
+    """A limit in a message keeps its `adapt=`, which changes equality and repr but not the fingerprint."""
     limit = TokenBucket("x", "100/s", adapt=Adapt("10/s", span=3))
     given = load(dump(limit, Job()))
     assert given.adapt is not None
@@ -206,6 +227,7 @@ def test_adapt_is_serialized_and_is_no_part_of_the_definition() -> None:
 
 
 def test_reported_overload_slows_the_limit_down() -> None:
+    """After `report_overload`, a limit grants fewer units; for a limit without `adapt=` it raises."""
     limit = TokenBucket("x", "1000/h", burst=1000, adapt=Adapt("100/h", span=3600))
     limiter = Limiter("memory://")
     assert limiter.acquire(limit, cost=500).allowed
@@ -216,6 +238,7 @@ def test_reported_overload_slows_the_limit_down() -> None:
 
 
 def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower() -> None:
+    """After a pause with `refused=True` the limit begins empty and slower; a plain pause keeps its units."""
     clock = FakeClock()
     limit = TokenBucket("x", "10/s", burst=10, adapt=Adapt("1/s", span=10))
     limiter = Limiter(MemoryStore(clock_us=clock))
@@ -238,6 +261,9 @@ def _limited(limit: Limit) -> tuple[FakeClock, Limiter]:
 
 
 def test_waiting_jobs_are_scheduled_soon_after_the_slowdown() -> None:
+    """
+    Jobs that wait for the partner's reset get retry times right after it: first a burst, then the limit's own rate.
+    """
     limit = TokenBucket("x", "10/s", burst=10)
     _, limiter = _limited(limit)
     limiter.apply_response({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "10"}, limit)
@@ -248,6 +274,7 @@ def test_waiting_jobs_are_scheduled_soon_after_the_slowdown() -> None:
 
 
 def test_waiting_jobs_of_a_slow_limit_are_scheduled_by_its_recovery() -> None:
+    """The retry times of many waiting jobs take into account that the rate recovers."""
     downstream = Downstream(TokenBucket("x", "10/s", burst=1))
     for _ in range(12):
         downstream.refuse(floor=ONE // 100)
@@ -259,6 +286,7 @@ def test_waiting_jobs_of_a_slow_limit_are_scheduled_by_its_recovery() -> None:
 
 @pytest.mark.parametrize("step_s", [60, 3600])
 def test_clock_that_steps_back_does_not_stop_a_slow_limit(step_s: int) -> None:
+    """If the clock steps back during a slow-down, the limit continues to grant units."""
     downstream = Downstream(TokenBucket("x", "10/s", burst=1))
     downstream.refuse(span_us=3600 * S)
     downstream.grants_in(5 * S)
@@ -268,6 +296,7 @@ def test_clock_that_steps_back_does_not_stop_a_slow_limit(step_s: int) -> None:
 
 
 def test_slowdown_is_measured_from_the_end_of_the_pause() -> None:
+    """After a pause with `refused=True`, the limit begins at its reduced rate, however long the pause was."""
     limit = TokenBucket("x", "100/s", burst=1, adapt=Adapt("1/s"))
     clock, limiter = _limited(limit)
     limiter.pause(limit, 30, refused=True)
@@ -280,6 +309,7 @@ def test_slowdown_is_measured_from_the_end_of_the_pause() -> None:
 
 
 def test_newer_window_with_more_remaining_is_applied() -> None:
+    """A report of a later window of the partner replaces the report of the window before."""
     slow = apply_remaining(None, Remaining(0, 600 * S), 10_000, NOW_US)
     newer = apply_remaining(slow, Remaining(500, 660 * S), 10_000, NOW_US + 10 * S)
     assert newer is not None
@@ -287,6 +317,7 @@ def test_newer_window_with_more_remaining_is_applied() -> None:
 
 
 def test_rate_set_below_the_floor_keeps_the_relative_floor() -> None:
+    """If an operator sets a rate below the floor, the floor remains the same part of the rate."""
     made = change_rate(TokenBucket("x", "10/s", adapt=Adapt("5/s")), "3/s")
     assert made.rate == "3/s"
     assert made.adapt is not None
@@ -294,6 +325,7 @@ def test_rate_set_below_the_floor_keeps_the_relative_floor() -> None:
 
 
 def test_fastest_rates_can_be_slowed_down() -> None:
+    """A limit with the highest rate can be at a thousandth of it, and still has a pace."""
     downstream = Downstream(TokenBucket("x", "2000000000/s", burst=10))
     for _ in range(30):
         downstream.refuse(floor=ONE // 1000)

@@ -133,7 +133,9 @@ def test_set_rate_applies_until_the_rule_ends(fleet: Fleet) -> None:
     ],
 )
 def test_set_rate_keeps_all_other_options(limit: Limit, rate: Any, burst: int | None, becomes: Limit) -> None:
-    """The burst is kept too, unless it was the default of the rate; earlier changes have no effect."""
+    """
+    A set rate keeps all options, and the burst unless it was the default of the rate; earlier changes have no effect.
+    """
     new = change_rate(limit, rate, burst)
     assert repr(new) == repr(becomes)
     assert new.definition != limit.definition
@@ -206,7 +208,7 @@ def test_rule_that_does_not_fit_is_logged_and_ignored(
 
 
 def test_limit_by_value_follows_rules_too(fleet: Fleet) -> None:
-    """Rules apply to its name, whichever process declared it."""
+    """Rules apply to a limit from a message too, by its name, whichever process declared it."""
     fleet.set_rules(Rule(what="set", name="keyed", rate="10/s", burst=2), Rule(what="pause", name="keyed", part="8"))
     sent = [load(dump(KEYED, Job(queue="q", kwargs={"account": account}))) for account in (7, 8)]
     assert fleet.grants(sent[0]) == 2
@@ -283,7 +285,7 @@ def test_429_pauses_the_limit_at_the_current_rate(fleet: Fleet) -> None:
 
 
 def test_paused_limit_makes_no_request_and_charges_nothing(fleet: Fleet) -> None:
-    """The job's other limits are not charged either; and after the pause nothing remains of it."""
+    """While a limit is paused, the job's other limits are not charged either; after the pause nothing remains of it."""
     fleet.set_rules(Rule(what="pause", name="partner"))
     requests = len(fleet.store.asked)
     for _ in range(5):
@@ -298,7 +300,7 @@ def test_paused_limit_makes_no_request_and_charges_nothing(fleet: Fleet) -> None
 
 @pytest.mark.parametrize(("part", "paused"), [(None, [7, 8]), ("7", [7]), ("q:7", [7]), ("9", [])])
 def test_pause_of_a_key(fleet: Fleet, part: str | None, paused: list[int]) -> None:
-    """The rule is for all keys, or for one: the key itself, or the key with its queue, as a decision shows it."""
+    """A pause is for all keys, or for one: the key itself, or the key with its queue, as a decision shows it."""
     fleet.set_rules(Rule(what="pause", name="keyed", part=part))
     denied = [account for account in (7, 8) if fleet.decide(KEYED, account=account).reason == "paused"]
     assert denied == paused
@@ -306,7 +308,7 @@ def test_pause_of_a_key(fleet: Fleet, part: str | None, paused: list[int]) -> No
 
 
 def test_job_keeps_its_position_during_a_pause(fleet: Fleet) -> None:
-    """The time that it has waited still counts, and it is first when the pause is over."""
+    """A job that waits through a pause is first when it is over, and the time that it has waited still counts."""
     fleet.grants(PARTNER)
     for id in ("first", "second"):
         assert not fleet.decide(PARTNER, id=id)
@@ -479,7 +481,7 @@ def test_limit_in_shadow_mode_denies_no_job_and_counts(fleet: Fleet) -> None:
 
 
 def test_cost_above_a_shadow_rate_is_granted(fleet: Fleet) -> None:
-    """The job would have been delayed while that rate is set: this is reported, and the job runs."""
+    """A job whose cost is above a rate that is set in shadow mode runs, and its would-be denial is reported."""
     dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
     fleet.set_rules(Rule(what="set", name="dear", rate="2/s"), Rule(what="shadow", name="dear"))
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5}))
@@ -523,7 +525,7 @@ def test_settle_corrects_only_what_shadow_mode_granted(fleet: Fleet, limits: lis
 
 @pytest.mark.parametrize("limits", [[PARTNER], [OTHER, PARTNER]])
 def test_limit_in_shadow_mode_denies_no_job_in_an_outage(fleet: Fleet, limits: list[Limit]) -> None:
-    """The limit's policy is closed, but it is in shadow mode."""
+    """In an outage, jobs of a limit in shadow mode run, although its policy is "closed"."""
     fleet.set_rules(Rule(what="shadow", name="partner"))
 
     class Away(Passing):
@@ -542,7 +544,7 @@ def test_limit_in_shadow_mode_denies_no_job_in_an_outage(fleet: Fleet, limits: l
 
 
 def test_would_be_denials_are_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """One line is logged in 30 seconds."""
+    """Shadow mode logs its would-be denials in one line every 30 seconds."""
     fleet.set_rules(Rule(what="shadow", name="partner"))
     with caplog.at_level(logging.INFO, "throttlekit"):
         for _ in range(9):
@@ -564,7 +566,7 @@ def test_without_rules_no_extra_request_is_made(fleet: Fleet) -> None:
 
 
 def test_last_known_rules_apply_during_an_outage(fleet: Fleet) -> None:
-    """Only rules that end in the meantime stop applying, according to the time that has elapsed."""
+    """In an outage the last known rules apply, except those that end in the meantime, by the time that has elapsed."""
     fleet.set_rules(Rule(what="pause", name="partner"))
     fleet.store.fault = StoreUnavailable("away")
     with pytest.raises(StoreUnavailable):
@@ -590,7 +592,7 @@ def test_last_known_rules_apply_during_an_outage(fleet: Fleet) -> None:
 def test_unreadable_rule_is_ignored_with_one_line(
     fleet: Fleet, caplog: pytest.LogCaptureFixture, entry: tuple[str, str]
 ) -> None:
-    """Such a rule is of a later version, truncated, or foreign: the other rules still apply."""
+    """A rule of a later version, or one that is truncated or foreign, is ignored: the other rules still apply."""
     fleet.set_rules(Rule(what="pause", name="other"))
     fleet.store.rules.append(entry)
     for _ in range(3):
@@ -611,6 +613,6 @@ _JSON = st.recursive(
 
 @given(field=_JSON, data=_JSON)
 def test_reading_a_rule_never_fails(field: Any, data: Any) -> None:
-    """The result is a rule or None, whatever the data."""
+    """Reading a stored rule gives a rule or None, whatever the data."""
     rule = rule_of(field, data)
     assert rule is None or rule_of(data_of(field_of(rule.what, rule.name, rule.part)), plain(rule)) == rule
