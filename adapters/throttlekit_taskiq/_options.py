@@ -1,4 +1,4 @@
-"""The limits of a task: read from its declaration, written into a message's labels, and read in the worker."""
+"""Read the limits of a task from its declaration, write them into a message's labels, and read the labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from throttlekit_taskiq._held import Delivered
 __all__ = ["Options", "Request"]
 
 _GIVEN = "__throttlekit__"
-"""The attribute of a watched function: its task's name, the declared options, and the original function."""
+"""The attribute of a watched function that holds its task's name, the declared options, and the original function."""
 _Task: TypeAlias = "AsyncTaskiqDecoratedTask[Any, Any]"
 
 
@@ -31,9 +31,9 @@ class Request:
     The request for the message of one callback.
 
     Attributes:
-        delivered: The message from the broker; None: a broker in memory.
-        woken: Set to repeat the request, for a broker in memory.
-        admitted: The result, once it is known.
+        delivered: The message from the broker. None if the broker is in memory.
+        woken: The event that repeats the request, if the broker is in memory.
+        admitted: The result of the request. None until it is known.
     """
 
     message: TaskiqMessage
@@ -43,7 +43,7 @@ class Request:
 
 
 class Options:
-    """Reads tasks and messages: the `Host` of `throttlekit.adapter.Throttling`."""
+    """Reads the options of tasks and messages, as the `Host` of `throttlekit.adapter.Throttling`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Options:
 
     def declare(self, task: _Task) -> None:
         """
-        Read the options of *task* once, and remove them from its labels: taskiq would send those as text.
+        Read the options of *task* once, and remove them from its labels, which taskiq would send as text.
 
         Raises:
             ConfigurationError: An option can never work.
@@ -70,7 +70,7 @@ class Options:
             setattr(task.original_func, _GIVEN, (name, given, body))
         elif name in self._of_task:
             return
-        # Several brokers may share the task. The first one has removed the options from its labels.
+        # Several brokers may share the task. The first broker has removed the options from the task's labels.
         _, given, function = getattr(task.original_func, _GIVEN)
         options = JobOptions.declared(f"task {name!r}", given, limiter=self._limiter, function=function)
         self._of_task[name] = options, function
@@ -94,6 +94,8 @@ class Options:
 
     def check_sent(self, message: TaskiqMessage) -> None:
         """
+        Check that the limits of *message*, if it has any, were dumped by value.
+
         Raises:
             ConfigurationError: *message* has limits, but taskiq has converted the objects to text.
         """
@@ -104,7 +106,7 @@ class Options:
             )
 
     def of_task(self, name: str) -> tuple[JobOptions, Callable[..., Any]]:
-        """The declared options of the task *name*, and its function."""
+        """Return the declared options of the task *name*, and its function."""
         if name not in self._of_task:
             task = self._broker.find_task(name)
             assert task is not None, name  # noqa: S101 - the receiver has just found it
@@ -143,11 +145,11 @@ class _Kicker(AsyncKicker[Any, Any]):
         try:
             return super()._prepare_message(*args, **kwargs)
         finally:
-            self.labels = labels  # its next message may have other keys and costs
+            self.labels = labels  # the kicker's next message may have other keys and costs
 
 
 def _carried(labels: Mapping[str, Any]) -> dict[str, Any]:
-    """The throttle options in *labels*. In a message, the limits are text."""
+    """Return the throttle options in *labels*, with limits parsed, which are text in a message."""
     found = {option: labels[option] for option in OPTIONS if option in labels}
     if isinstance(found.get(THROTTLE), str):
         with suppress(ValueError):
