@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "throttlekit"
     Run the command line, and exit.
 
     Args:
-        arguments: Default: the arguments of this process.
+        arguments: The arguments of the command. Default: the arguments of this process.
         program: The name of the program in its help.
     """
     if text := missing(["click"]):
