@@ -24,7 +24,7 @@ __all__ = ["Installation", "add", "installation_for", "installation_of"]
 
 @dataclass(eq=False)
 class Installation:
-    """The objects that `install` makes for one app."""
+    """The objects that `install` creates for one app."""
 
     admission: Admission
     bodies: Bodies

@@ -155,7 +155,7 @@ class Copies:
         consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer, self._next_check))
 
     def _read(self, timeout: float) -> None:
-        """Read the confirmations that have arrived. If one is overdue, all unconfirmed copies count as lost."""
+        """Read the confirmations that have arrived. If one is overdue, treat all unconfirmed copies as lost."""
         with self._lock:
             try:
                 while self._producer is not None and self._unconfirmed:

@@ -58,7 +58,7 @@ def patience_of(job: Any) -> float:
 
 @dataclass(slots=True)
 class _Host:
-    """`throttlekit.adapter.Host` for the limits of one job."""
+    """Implements `throttlekit.adapter.Host` for the limits of one job."""
 
     declared: Declared
     by: Delivery

@@ -170,9 +170,10 @@ _OF_DJANGO_RQ = {"autocommit", "commit_mode"}
 
 def _check_options(made: type, options: Iterable[str]) -> None:
     """
+    Check that *made* or one of its base classes has each of *options*: RQ's `Queue` ignores unknown options.
+
     Raises:
-        ConfigurationError: Neither *made* nor a base class of it has one of *options*. RQ's `Queue` accepts any option,
-            and ignores those that it does not know.
+        ConfigurationError: Neither *made* nor a base class of it has one of *options*.
     """
     bases = made.__mro__[made.__mro__.index(ThrottledQueue) :]
     if bases[1] is not Queue:
@@ -201,7 +202,7 @@ def _with_options(function: Any, keywords: dict[str, Any]) -> Any:
 
 @cache
 def _carries(serializer: Any) -> bool:
-    """Whether *serializer* can dump and load a `Carried`."""
+    """Return whether *serializer* can dump and load a `Carried`."""
     try:
         loaded = serializer.loads(serializer.dumps(("function", Carried("{}"), (), {})))
     except Exception:

@@ -17,7 +17,7 @@ with suppress(ImportError):  # before RQ 3
 
 
 def has_rq_limit(job: Any) -> bool:
-    """Whether *job* was enqueued with RQ's `rate_limit=`."""
+    """Return whether *job* was enqueued with RQ's `rate_limit=`."""
     return _registry is not None and bool(job.has_rate_limit)
 
 
