@@ -90,7 +90,7 @@ class Admission:
             limited = True
         if not limited:
             return
-        # Celery copies headers to a retry of the body, and to a task that replaces this one.
+        # Celery copies headers to a retry of the body, and to a task that replaces this task.
         request.request_dict.pop(ASKS_AT, None)
         queue, now = queue_of(sender, request), time.monotonic()
         held = HeldTask(
@@ -220,7 +220,7 @@ class Admission:
         tasks.hold(held, outcome.delay)
         if outcome.decision is not None:
             self._emit_deferred(held, outcome.decision.limit.name, outcome.delay)
-        if held.request.acknowledged:  # its body has begun before, so the broker no longer has it
+        if held.request.acknowledged:  # its body has begun before, so the broker no longer has the task
             held.first_request_at = time.monotonic() + outcome.delay
             self._put_back(tasks, held)
 

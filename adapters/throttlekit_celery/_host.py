@@ -54,7 +54,7 @@ _QUEUE = "_throttlekit_queue"
 """The attribute of a message from Redis that names the queue that delivered it. Kombu records only the target."""
 
 _REQUESTS = "_throttlekit_requests"
-"""The attribute of a worker's consumer that holds a function: it returns more requests for `inspect scheduled`."""
+"""The attribute of a worker's consumer that holds a function, which returns more requests for `inspect scheduled`."""
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -139,7 +139,7 @@ def guard_close(consumer: Any) -> set[str]:
             def change_and_record(pipe: Any) -> None:
                 tried.discard(tag)  # this function is called again if the transaction was not executed
                 change(pipe)
-                tried.add(tag)  # after a later error the broker may have done it: only its response is lost
+                tried.add(tag)  # if an error follows, the broker may have executed it: only the response is lost
 
             connected.transaction(change_and_record, *watched)
 
@@ -186,7 +186,7 @@ def name_deliveries(consumer: Any) -> None:
         nonlocal source
         queue, source = source, ""
         if not queue:
-            append(message, tag)  # a program fetched it with `get`, without a consumer
+            append(message, tag)  # a program fetched the message with `get`, without a consumer
             return
         message.delivery_tag = f"{tag}.{queue}"
         setattr(message, _QUEUE, queue)

@@ -11,7 +11,7 @@ from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, JobOptions, check_fu
 __all__ = ["DECLARED", "TaskLimits"]
 
 DECLARED = "_throttlekit_declared"
-"""The attribute with which `throttled` marks a function."""
+"""The attribute of a function that holds the options of its `throttled`."""
 _STRATEGY = "celery.worker.strategy:default"
 
 

@@ -211,7 +211,7 @@ class Copies:
     def _disconnect(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(Exception):  # it may be broken already
+            with contextlib.suppress(Exception):  # the connection may be broken already
                 producer.connection.collect(socket_timeout=0.1)
         failed, self._unconfirmed = self._unconfirmed, {}
         for _, _, done in failed.values():
@@ -265,7 +265,7 @@ def _target(held: HeldTask) -> dict[str, Any] | None:
     exchange = getattr(queue, "exchange", None)
     on_fanout = exchange is not None and exchange.type == "fanout"
     if held.queue is None or (on_fanout and isinstance(held.request.message.channel, VirtualChannel)):
-        return None  # a fanout on Redis has no queue to write to
+        return None  # a fanout exchange on Redis has no queue to write to
     return {"exchange": "", "routing_key": held.queue}
 
 

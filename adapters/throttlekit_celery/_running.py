@@ -110,7 +110,7 @@ class RunningTasks:
             self._end(held)
 
     def _on_failure(self, held: HeldTask, original: Any, info: Any, *args: Any, **options: Any) -> None:
-        error = getattr(info.exception, "exc", None) or info.exception  # from another process, it is wrapped
+        error = getattr(info.exception, "exc", None) or info.exception  # errors of another process are wrapped
         if isinstance(error, RunAgain) and held in self._grants:
             self._end(held, error)
             return

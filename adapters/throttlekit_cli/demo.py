@@ -58,7 +58,7 @@ varies, so two calls that were allowed 100 ms apart may arrive closer together.
 """
 
 _MIN_USE = 0.9
-_MAX_DISTANCE = 20  # places: each worker takes several messages at a time from the queue
+_MAX_DISTANCE = 20  # positions: each worker takes several messages at a time from the queue
 _MIN_JUDGED_S = 2.0
 _START_TIMEOUT_S = 60.0
 _QUIET_S = 10.0

@@ -29,7 +29,7 @@ __all__ = [
 _PARTS = {"set": "tier", "unset": "tier", "weight": "tenant"}
 _PACES = (("s", 1), ("minute", 60), ("hour", 3600), ("day", 86_400))
 _PACE_FROM = 2
-"""The least number in a pace, which is written in the smallest unit in which it is at least this number."""
+"""The minimum number of a pace, such as 2/s. A pace is written in the smallest unit in which it reaches this number."""
 _PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day", 604_800_000_000: "week"}
 
 

@@ -50,7 +50,7 @@ class LastMinute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowed:
-    """The slow-down of a key, and the same as text."""
+    """The slow-down of a key, as numbers and as text."""
 
     units_per_second: float
     by: str

@@ -18,7 +18,7 @@ GRANT = "_throttlekit_grant"
 @dataclass(slots=True)
 class Deferral:
     """
-    A denied message. It stays unacknowledged in this process, or is replaced by a copy.
+    The deferral of a message, which stays unacknowledged in this process, or is replaced by a copy.
 
     Attributes:
         item: The held message.

@@ -194,7 +194,7 @@ def _job(broker: Any, message: Any) -> Job:
 
 def _function(function: Any) -> Callable[..., Any]:
     """Return the function whose parameters name a message's arguments."""
-    own: Any = getattr(function, "__wrapped__", function)  # behind `Bodies.watch`
+    own: Any = getattr(function, "__wrapped__", function)  # the function that `Bodies.watch` has wrapped
     perform: Any = getattr(own, "perform", None)
     named: Callable[..., Any] = perform if isinstance(own, GenericActor) else function
     return named

@@ -21,8 +21,8 @@ _MOST_OF_A_CONSUMER = 65_535
 
 _PART = 4
 """
-Each additional consumer of RabbitMQ may fetch a quarter as many messages as are held. So 60 000 held messages need
-about 40 consumers.
+The divisor for the prefetch count of an additional RabbitMQ consumer: a quarter of the number of held messages. So
+60 000 held messages need about 40 consumers.
 """
 
 _EVERY = 0.005
@@ -121,7 +121,7 @@ class _StubWindow(Window):
 
 class _RabbitWindow(Window):
     """
-    Replaces pika's iterator over the messages of one consumer, and reads from several consumers of the same channel.
+    A replacement of pika's iterator over the messages of one consumer, for several consumers of the same channel.
 
     The prefetch count of a RabbitMQ consumer is fixed when it starts. A prefetch count for the whole channel could be
     changed, but quorum queues reject it. So this window starts more consumers, which fetch messages in addition to the
@@ -177,7 +177,7 @@ class _RabbitWindow(Window):
             self._add_consumer(min(max(self._prefetch, held // _PART), _MOST_OF_A_CONSUMER))
         elif len(self._sizes) > 1 and size - latest >= 2 * wanted:
             del self._sizes[tag]
-            self._channel.basic_cancel(tag)  # pika returns to the queue what arrives until this is confirmed
+            self._channel.basic_cancel(tag)  # until it is confirmed, pika requeues arriving messages
 
     def _run_loop(self, seconds: float) -> None:
         self._looped_at = time.monotonic()
@@ -186,7 +186,7 @@ class _RabbitWindow(Window):
         self._connection.process_data_events(time_limit=seconds)
 
     def _add_consumer(self, size: int) -> None:
-        self._channel.basic_qos(prefetch_count=size)  # applies to the consumers that start after it
+        self._channel.basic_qos(prefetch_count=size)  # applies to consumers that start after this call
         tag: str = self._channel.basic_consume(self._queue, self._on_message)
         self._sizes[tag] = size
 

@@ -22,7 +22,7 @@ from throttlekit_huey._waiting import Item, WaitingTasks
 __all__ = ["Admission"]
 
 _TAKEN = "_throttlekit_taken"
-"""The attribute, of a task that this worker has taken, that holds its message."""
+"""The attribute of a taken task that holds its `TakenMessage`."""
 _log = logging.getLogger("throttlekit.huey")
 _LONGEST_S, _GRACE_S = 600.0, 10.0
 """
@@ -35,7 +35,7 @@ class _RunEnded(BaseException):
     """
     Ends a run whose body raised `RateLimited`, which is this error's context.
 
-    It is not a subclass of `Exception`: huey would report such an error, and retry the task.
+    This class is not a subclass of `Exception`, because huey would report such an error, and retry the task.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -50,7 +50,7 @@ class Admission:
     """
     Replaces the methods `dequeue`, `execute`, `read_schedule` and `flush` of a huey.
 
-    While the huey is `immediate`, each of them calls the method that it replaces.
+    While the huey is `immediate`, each replacement calls the original method.
 
     Args:
         texts: The argument *texts* of `Schedule`.

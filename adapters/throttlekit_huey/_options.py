@@ -18,7 +18,7 @@ from throttlekit.adapter import OPTIONS, JobOptions, check_spelling
 __all__ = ["ADMITTED", "COPY", "FIELD", "Tasks", "read_field", "throttled_wrapper", "write_field"]
 
 ADMITTED = "_throttlekit_admitted"
-"""The attribute of a task whose body may begin that holds its `Admitted`."""
+"""The attribute of an admitted task that holds its `Admitted`."""
 
 FIELD = "throttlekit.huey"
 """The keyword argument of a message with its own throttle options, and `COPY`. The body never receives it."""

@@ -141,7 +141,7 @@ def admit(
     if not isinstance(outcome, Run):
         return outcome
     if waiting is not None:
-        throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # for the body's process, which has no waker
+        throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # the body's process has no waker
         outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
     grant = Grant(throttling, outcome, record.expires_ms)
     try:
@@ -185,7 +185,7 @@ def conclude(
         return lambda pipeline: cancel(job, pipeline)
     if not isinstance(outcome.error, WaitedTooLong):
         raise outcome.error
-    clear_deferral(job, record)  # if a user requeues it, it starts as a new job
+    clear_deferral(job, record)  # if a user requeues the job, it starts as a new job
     job.retries_left = None
     raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
 

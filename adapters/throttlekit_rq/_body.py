@@ -113,7 +113,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
             raise
     finally:
         if is_last:
-            flush(grant.throttling.limiter)  # settled costs and received responses
+            flush(grant.throttling.limiter)  # sends settled costs and received responses
 
 
 @contextmanager

@@ -194,7 +194,7 @@ class Holding:
                 queues.setdefault(item.queue, []).append(item)
         for queue, items in queues.items():
             to_front = in_queue(queue)
-            for n in reversed(range(0, len(items), _AT_ONCE)):  # each part is put before the last one
+            for n in reversed(range(0, len(items), _AT_ONCE)):  # each part is put before the previous part
                 part = {item.id: item.grace for item in items[n : n + _AT_ONCE]}
                 if to_front:
                     wake(self._connection, queue, [*part])

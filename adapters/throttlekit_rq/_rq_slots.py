@@ -12,7 +12,7 @@ from rq.job import JobStatus
 __all__ = ["cancellable_in", "give_slot_back", "has_rq_limit", "skip_release"]
 
 _registry: Any = None
-with suppress(ImportError):  # before RQ 3
+with suppress(ImportError):  # the module exists since RQ 3
     _registry = import_module("rq.rate_limit").RateLimitRegistry
 
 

@@ -119,7 +119,7 @@ def deny(
     elif pipeline is None:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
-        pipeline.eval(_DENY, len(keys), *keys, *arguments)  # with its text: no second try after NOSCRIPT
+        pipeline.eval(_DENY, len(keys), *keys, *arguments)  # with its text: a transaction cannot retry after NOSCRIPT
         mark_denied(job, queued=at_end)
 
 
@@ -166,7 +166,7 @@ def cancel(job: Any, pipeline: Any = None) -> None:
 
 def clear_deferral(job: Any, record: Record) -> None:
     """Remove the data of denials from *job*, which runs or ends now, and a copy that a killed worker scheduled."""
-    if not job.enqueue_at_front:  # as for `read_record`
+    if not job.enqueue_at_front:  # no denial has stored anything, as in `read_record`
         return
     job.enqueue_at_front = record.front
     with job.connection.pipeline() as pipeline:

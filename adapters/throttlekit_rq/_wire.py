@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 LATE_IMPORT = "late-import:"
-"""The prefix, before the queue's name, of the log entry for a work-horse that had to import throttlekit."""
+"""The prefix of the log entry for a work-horse that had to import throttlekit. The queue's name follows it."""
 
 RUN = "throttlekit_rq.run"
 """The function name of a job whose serializer does not support `Carried`."""
@@ -121,12 +121,12 @@ class Carried:
 
     def __getattr__(self, name: str) -> Any:
         if name == "_throttlekit" or (name.startswith("_") and self._throttlekit[1] is None):
-            raise AttributeError(name)  # read by pickle, copy, a debugger; RQ reads the name of a function or method
+            raise AttributeError(name)  # pickle, copy or a debugger reads it; RQ reads the name of a function
         return _Wrapper.wrap(import_function(name, self._throttlekit[1]))
 
 
 class _Wrapper:
-    """Holds the function that adds the check of limits to a job's function; set later, to avoid an import cycle."""
+    """Holds the function that adds limits to a job's function. It is set later, to avoid an import cycle."""
 
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 

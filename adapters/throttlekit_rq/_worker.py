@@ -47,7 +47,7 @@ _W = TypeVar("_W", bound=BaseWorker)
 
 class _Dispatcher:
     """
-    Takes jobs for a worker: checks the limits of each before it begins, and enqueues the due jobs of its queues.
+    Takes jobs for a worker, checks the limits of each job before it begins, and enqueues the worker's due jobs.
 
     Attributes:
         horse_runs: Whether a work-horse may still run.
@@ -150,7 +150,7 @@ class _Dispatcher:
         except (Exception, SystemExit) as error:
             if of_queue or not settings().own_limits:
                 fail_with(job, error)  # a spawned process does not have these settings, and might run the job
-            return True  # it fails in its work-horse, like any job of RQ
+            return True  # the job fails in its work-horse, like any job of RQ
         if declared is None:
             limiter = settings().limiter
             if limiter is None or not limiter.events.configures_limits:
@@ -268,7 +268,7 @@ class _ChecksFirst:
             os.environ.pop(ADMITTED, None)
 
     def _dump_worker_config(self) -> Any:
-        # RQ 3 sends the names of classes to a spawned process. Send RQ's own names: it takes no job from a queue,
+        # RQ 3 sends names of classes to a spawned process. Send RQ's own: that process takes no job from a queue,
         # and it could not import a class that was made in a function here.
         sent: Any = copy(self)
         sent.__class__ = next(each for each in type(self).__mro__ if issubclass(each, BaseWorker) and _has_name(each))
@@ -323,12 +323,12 @@ def throttled_worker(base: type[_W]) -> type[_W]:
 
 
 class ThrottledWorker(_ChecksFirst, Worker):
-    """RQ's `Worker`, checking limits before it forks: `rq worker --worker-class throttlekit_rq.ThrottledWorker`."""
+    """An RQ `Worker` that checks limits before it forks: `rq worker --worker-class throttlekit_rq.ThrottledWorker`."""
 
 
 class ThrottledSimpleWorker(_ChecksFirst, SimpleWorker):
-    """RQ's `SimpleWorker`, checking limits before it runs a job."""
+    """An RQ `SimpleWorker` that checks limits before it runs a job."""
 
 
 class ThrottledSpawnWorker(_ChecksFirst, SpawnWorker):
-    """RQ's `SpawnWorker`, checking limits before it spawns a process."""
+    """An RQ `SpawnWorker` that checks limits before it spawns a process."""

@@ -261,10 +261,10 @@ class Holding(HoldingStream[_Message, Delivered]):
                 if not pending:
                     break
                 for entry_id, *_ in pending:
-                    # Claim one by one: a message that is claimed but not yielded would stay with this worker, which
+                    # Claim one by one: this worker would keep a message that is claimed but not yielded, because it
                     # lives. XCLAIM returns nothing for a message that another worker has claimed in the meantime.
                     for entry in await self._command("XCLAIM", stream, group, own, least, entry_id):
-                        if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted one
+                        if entry is not None and entry[1] is not None:  # before 7.0: nil for a deleted entry
                             fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
                             yield AckableMessage(data=fields[b"data"], ack=broker._ack_generator(entry[0], stream))
                 start = "(" + pending[-1][0].decode()

@@ -122,7 +122,7 @@ class Throttle(TaskiqMiddleware):
         self._declare_all()
         if self.broker.is_worker_process:
             self._throttling.warn_in_memory()
-            # Be the first middleware, so that the others see a task only when it runs. Otherwise a retry middleware
+            # Be the first middleware, so that the others receive a task only when it runs. Otherwise a retry middleware
             # would count a deferred task.
             self.broker.middlewares = [self, *(each for each in self.broker.middlewares if each is not self)]
             formatter: Any = self.broker.formatter
@@ -146,7 +146,7 @@ class Throttle(TaskiqMiddleware):
         while isinstance(outcome := await self._throttling.admit_async(request, waits), Deferred):
             if delivered is not None:
                 await self._holding.keep(delivered)
-                raise asyncio.CancelledError  # ends the callback: nothing is run, stored or acknowledged
+                raise asyncio.CancelledError  # ends the callback, which runs, stores and acknowledges nothing
             await request.woken.wait()
             request.woken.clear()
         if isinstance(outcome, Run) and not outcome.limits:

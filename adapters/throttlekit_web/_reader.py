@@ -75,7 +75,7 @@ _MAX_NAMES = 50_000
 
 class Reader:
     """
-    The data of the page.
+    Reads the data of the page.
 
     Args:
         store: A store that a fleet shares, from `throttlekit_cli.store.open_store`.
