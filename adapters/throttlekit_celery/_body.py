@@ -97,7 +97,7 @@ class Bodies:
 
     def on_prerun(self, task: Any = None, **_: Any) -> None:
         """Receive Celery's signal `task_prerun`."""
-        if not self._limits.limited(task):
+        if not self._limits.may_limit(task):
             return
         request = task.request
         # Read the attribute of the request, not a header, which the sender may have set.
@@ -120,7 +120,7 @@ class Bodies:
 
     def on_postrun(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
         """Receive Celery's signal `task_postrun`, after which Celery drops the request with its listener."""
-        if not self._limits.limited(task):
+        if not self._limits.may_limit(task):
             return
         error = retval if state != "SUCCESS" and isinstance(retval, BaseException) else None
         if outer := _outer.get():

@@ -33,7 +33,7 @@ class Installation:
 
     def listen(self, task: Any) -> None:
         """If *task* has limits, catch the `RateLimited` of its body, and reject `.map`, `.starmap` and `.chunks`."""
-        if self.limits.limited(task):
+        if self.limits.may_limit(task):
             catch_rate_limited(task)
             if self.limits.of(task).limits:
                 refuse_maps(task)

@@ -75,7 +75,7 @@ class TaskLimits:
             self._known[task.name] = options
         return options
 
-    def limited(self, task: Any) -> bool:
+    def may_limit(self, task: Any) -> bool:
         """Return whether *task* may have limits. If its limits can never work, it fails before its body: False."""
         try:
             return bool(self.of(task).limits) or self._limiter.events.configures_limits

@@ -64,7 +64,7 @@ class PoolCapacity:
         else:
             received = self._received.get(consumer, ())
             queued = len(self._waiting)
-            slots = max(1, pool.limit or 0) - (sum(request in received for request in _reserved()) - queued)
+            slots = max(1, pool.limit or 0) - (sum(request in received for request in _reserved_requests()) - queued)
         return max(0, (slots or (1 if queued else 0)) - woken)
 
     def take_all(self) -> list[HeldTask]:
@@ -82,7 +82,7 @@ class PoolCapacity:
         tasks in the pool, the waiting tasks, and *held*.
         """
         received = self._received.get(held.consumer, ())
-        own = sum(request in received for request in _reserved())
+        own = sum(request in received for request in _reserved_requests())
         return own - len(self._waiting) - 1 < max(1, pool.limit or 0)
 
     def _check_later(self, consumer: Any) -> None:
@@ -109,7 +109,7 @@ class PoolCapacity:
                 self._admitted = None
 
 
-def _reserved() -> list[Any]:
+def _reserved_requests() -> list[Any]:
     """Return the requests that all workers of this process have reserved."""
     while True:
         try:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from throttlekit_cli._extras import missing
+from throttlekit_cli._extras import describe_missing
 
 __all__ = ["CommandFailed", "require", "store_errors", "title_option", "url_option"]
 
@@ -42,7 +42,7 @@ def require(packages: Sequence[str], extra: str = "cli") -> None:
     Raises:
         CommandFailed: A package is missing. The message says how to install it.
     """
-    if text := missing(packages, extra):
+    if text := describe_missing(packages, extra):
         raise CommandFailed(text)
 
 

@@ -394,7 +394,7 @@ def _counts(key: Key) -> dict[str, Any]:
         "oldest_wait_seconds": max(key.minute.longest_wait, key.oldest_wait or 0.0),
         "last_starts_in_seconds": key.last_starts,
         "paused_for_seconds": key.paused,
-        "slowed": _slowed(key.slowed),
+        "slowed": _slow_down(key.slowed),
         "mean_hold_seconds": key.mean_hold,
         "last_slot_ago_seconds": key.held,
         "oldest_hold_seconds": key.oldest_hold,
@@ -411,7 +411,7 @@ def _last_minute(minute: Minute, share: float | None) -> LastMinute | None:
     )  # fmt: skip
 
 
-def _slowed(slowed: SlowNow | None) -> Slowed | None:
+def _slow_down(slowed: SlowNow | None) -> Slowed | None:
     if slowed is None:
         return None
     return Slowed(units_per_second=slowed.rate, by=slowed.by, ends_in_seconds=slowed.ends, text=format_slowed(slowed))

@@ -39,9 +39,9 @@ def get_limiter() -> Limiter:
         if not _made:
             given = {name: value for name, value in read_options().items() if name not in PAGE_OPTIONS}
             if "client" in given:
-                given["client"] = _imported(given["client"])
+                given["client"] = _import_named(given["client"])
             if isinstance(given.get("plugins"), (list, tuple)):
-                given["plugins"] = [_imported(each) for each in given["plugins"]]
+                given["plugins"] = [_import_named(each) for each in given["plugins"]]
             url = given.pop("url", None)
             _made.append(Limiter(**given) if url is None else Limiter(url, **given))
         return _made[0]
@@ -79,7 +79,7 @@ def find_faults() -> Iterator[str]:
         yield f"settings.THROTTLEKIT has an unknown option {name!r}{what}"
 
 
-def _imported(value: object) -> object:
+def _import_named(value: object) -> object:
     """Return *value*, or the object with this dotted name. If that is a class, return an instance."""
     if not isinstance(value, str):
         return value

@@ -135,7 +135,7 @@ def _admit_in_place(job: Any, declared: Declared) -> Grant | Denied:
     if lives < 0:
         return end_with(job, conclude(job, record, Deferred(0.0, None)))
     patience, left = patience_of(job), _LONGEST_IN_PLACE
-    relayed = _relayed(job, limiter_of(job, declared))
+    relayed = _relayed_wait(job, limiter_of(job, declared))
     by, waits = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waiting_of)
     while True:
         with log_once(job.connection):
@@ -179,7 +179,7 @@ def _note_late_import(job: Any) -> None:
         )
 
 
-def _relayed(job: Any, limiter: Limiter) -> RelayedWait | None:
+def _relayed_wait(job: Any, limiter: Limiter) -> RelayedWait | None:
     """Return the wait of *job* at the waker of its queue, or None without a waker that uses the store of *limiter*."""
     waker = read_announcement(job.connection, job.origin)
     if waker is None:

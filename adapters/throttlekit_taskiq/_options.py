@@ -77,7 +77,7 @@ class Options:
         kicker = task.kicker
         task.kicker = lambda: _Kicker(kicker(), self)  # type: ignore[method-assign]
 
-    def travelling(self, name: str, labels: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    def dump_labels(self, name: str, labels: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
         """
         Return *labels* with the message's own limits dumped by value, as text.
 
@@ -87,7 +87,7 @@ class Options:
         options, function = self._of_task[name]
         check_spelling(f"a message of task {name!r}", labels)
         job = Job(name=name, args=args, kwargs=kwargs, function=function)
-        travel = options.travelling(_carried(labels), job)
+        travel = options.travelling(_read_carried(labels), job)
         if THROTTLE in travel:
             travel[THROTTLE] = json.dumps(travel[THROTTLE])
         return {**labels, **travel}
@@ -114,7 +114,7 @@ class Options:
         return self._of_task[name]
 
     def options(self, message: Request) -> JobOptions:
-        return self.of_task(message.message.task_name)[0].with_message(_carried(message.message.labels))
+        return self.of_task(message.message.task_name)[0].with_message(_read_carried(message.message.labels))
 
     def job(self, message: Request) -> Job:
         sent = message.message
@@ -141,14 +141,14 @@ class _Kicker(AsyncKicker[Any, Any]):
 
     def _prepare_message(self, *args: Any, **kwargs: Any) -> TaskiqMessage:
         labels = self.labels
-        self.labels = self._options.travelling(self.task_name, labels, args, kwargs)
+        self.labels = self._options.dump_labels(self.task_name, labels, args, kwargs)
         try:
             return super()._prepare_message(*args, **kwargs)
         finally:
             self.labels = labels  # the kicker's next message may have other keys and costs
 
 
-def _carried(labels: Mapping[str, Any]) -> dict[str, Any]:
+def _read_carried(labels: Mapping[str, Any]) -> dict[str, Any]:
     """Return the throttle options in *labels*, with limits parsed, which are text in a message."""
     found = {option: labels[option] for option in OPTIONS if option in labels}
     if isinstance(found.get(THROTTLE), str):

@@ -217,10 +217,10 @@ class Reader:
             raise Refused(400, "cursor must be that of the page before")
         text, clear = sought.casefold(), self._show_keys or known.limit.show_key
 
-        def wanted(key: str, part: str | None) -> bool:
+        def is_wanted(key: str, part: str | None) -> bool:
             return text in format_key(key, part, clear=clear).casefold()
 
-        page = browse_keys(self._store, known, cursor, wanted) if text else browse_keys(self._store, known, cursor)
+        page = browse_keys(self._store, known, cursor, is_wanted) if text else browse_keys(self._store, known, cursor)
         keys = list(page.keys)
         if sought and not cursor:  # look up the exact key: if only digests are shown, a scan cannot find it
             exact = find_key(self._store, known, sought)

@@ -56,10 +56,10 @@ def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
             "huey",
             "Its messages are compressed, or have a custom format: a job without limits costs one more round trip.",
         )
-    yield from _waiting(huey)
+    yield from _examine_schedule(huey)
 
 
-def _waiting(huey: Any) -> Iterator[Finding]:
+def _examine_schedule(huey: Any) -> Iterator[Finding]:
     redis_errors: Any = importlib.import_module("redis").RedisError
     try:
         late = _overdue_s(huey)

@@ -73,16 +73,16 @@ class _Column:
     left: bool = False
 
 
-def _used(row: Row) -> str:
+def _used_text(row: Row) -> str:
     return "" if row.counts.used is None else f"{row.counts.used}/{row.counts.capacity}"
 
 
-def _waiting(row: Row) -> str:
+def _waiting_text(row: Row) -> str:
     jobs, units = row.counts.waiting_jobs, row.counts.waiting_units
     return "" if not jobs else f"~{jobs}" if units == jobs else f"~{jobs} ({units} units)"
 
 
-def _share(row: Row) -> str:
+def _share_text(row: Row) -> str:
     minute = row.counts.last_minute
     return "" if minute is None or minute.rate_used_ratio is None else f"{minute.rate_used_ratio:.0%}"
 
@@ -98,37 +98,37 @@ def _state(row: Row) -> str:
     return "full" if max(counts.use or 0.0, now) >= _FULL_SHARE else ""
 
 
-def _bar(row: Row) -> str:
+def _bar_text(row: Row) -> str:
     if row.counts.use is None:
         return ""
     filled = min(_BAR_CELLS, round(_BAR_CELLS * row.counts.use))
     return "█" * filled + "░" * (_BAR_CELLS - filled)
 
 
-def _units(row: Row) -> str:
+def _units_text(row: Row) -> str:
     minute = row.counts.last_minute
     if minute is None:
         return "not known"
     return f"{minute.units}" if minute.units or minute.allowed else ""
 
 
-def _denied(row: Row) -> str:
+def _denied_text(row: Row) -> str:
     denied = row.counts.last_minute.denied if row.counts.last_minute else {}
     return ", ".join(f"{reason} {count}" for reason, count in denied.items())
 
 
 _COLUMNS = (
-    _Column("now", 1, _used),
-    _Column("waiting", 6, _waiting),
+    _Column("now", 1, _used_text),
+    _Column("waiting", 6, _waiting_text),
     _Column("oldest", 8, lambda row: format_duration(row.counts.oldest_wait_seconds or None)),
     _Column("429s", 9, lambda row: f"{(row.limit and row.limit.downstream_429) or ''}"),
     _Column("", 3, _state, left=True),
-    _Column("use", 2, _bar, left=True),
-    _Column("units/min", 4, _units),
-    _Column("share", 5, _share),
+    _Column("use", 2, _bar_text, left=True),
+    _Column("units/min", 4, _units_text),
+    _Column("share", 5, _share_text),
     _Column("last starts", 7, lambda row: format_duration(row.counts.last_starts_in_seconds)),
     _Column("definition", 0, lambda row: printable(row.limit.definition if row.limit else ""), left=True),
-    _Column("denied", 10, _denied, left=True),
+    _Column("denied", 10, _denied_text, left=True),
 )
 _STYLES: Mapping[str, str] = {"full": "bold", "paused": "bold magenta", "slow": "bold cyan", "": ""}
 _WORSE = "yellow"
@@ -164,11 +164,11 @@ def screen(
     title, blocks = Text(), list[list[Text]]()
     if rows:
         (title,), *blocks = _table(rows, width, history or {}, notes=notes)
-        blocks += ([Text(), *_wrapped(text, "dim", width)] for text in _foot(rows))
+        blocks += ([Text(), *_wrap(text, "dim", width)] for text in _foot(rows))
     else:
         what = f" with {printable(name)!r} in its name" if name else ""
         text = f"Nothing was decided in the last hour: no worker has used a limit{what} with this store."
-        blocks.append([*_wrapped(text, "", width)])
+        blocks.append([*_wrap(text, "", width)])
     head = [_head(fleet, store, "" if keys else order, width)]
     pages = _pages(blocks, None if height is None else max(1, height - len([*head, Text(), title]) - keys))
     head += [_help(order, name, notes, page % len(pages), len(pages))] if keys else []
@@ -234,7 +234,7 @@ def _table(
     """Yield the titles, and then the lines of each row with its notes."""
     names = [printable(row.id[0] if row.limit else f"  {row.id[1]}") for row in rows]
     sparks = [_spark(history.get(row.id, ())) for row in rows]
-    columns, widths, name_width = _chosen(rows, names, width)
+    columns, widths, name_width = _choose_columns(rows, names, width)
     has_definition = any(column.title == "definition" for column in columns)
     spark_width = max(len(_SPARKS_TITLE), *map(len, sparks))
     with_sparks = any(sparks) and name_width + sum(widths) + _GAP * (len(columns) + 1) + spark_width <= width
@@ -249,7 +249,7 @@ def _table(
         below += _notes(row) if notes else ()
         warnings = row.limit.warnings if row.limit else ()
         for text, text_style in (*below, *((warning, "bold red") for warning in warnings)):
-            lines += _wrapped(text, text_style, width, _INDENT)
+            lines += _wrap(text, text_style, width, _INDENT)
         yield lines
 
 
@@ -268,14 +268,14 @@ def _style(title: str, emphasis: str) -> str:
     return "bold red" if title == "429s" else emphasis if title in ("now", "use", "") else ""
 
 
-def _wrapped(text: str, style: str, width: int, indent: int = 0) -> Iterator[Text]:
+def _wrap(text: str, style: str, width: int, indent: int = 0) -> Iterator[Text]:
     for line in Text(printable(text), style).wrap(_WRAPS, max(1, width - indent), overflow="fold"):
         line.rstrip()
         line.pad_left(indent)
         yield line
 
 
-def _chosen(rows: Sequence[Row], names: Sequence[str], width: int) -> tuple[list[_Column], list[int], int]:
+def _choose_columns(rows: Sequence[Row], names: Sequence[str], width: int) -> tuple[list[_Column], list[int], int]:
     """Return the columns that fit, from left to right, with their widths, and the width of the names."""
     wanted = min(_MAX_NAME, max(len("limit / key"), *map(cell_len, names)))
     least, taken = min(wanted, _MIN_NAME), 0
