@@ -87,7 +87,8 @@ class Copies:
         Publish a copy of *held*'s message to its queue.
 
         Args:
-            done: A function that is called, now or later, with True if the broker has the copy, otherwise with False.
+            done: A function that is called, now or later, with True if the broker has the copy, and with False if the
+                broker may not have it.
 
         Returns:
             False if the queue is unknown, and nothing was published.

@@ -263,7 +263,7 @@ class Holding:
             self._put_back_old(source, now - window.longest)
 
     def _put_back_old(self, source: _Source, before: float) -> None:
-        """Put back the messages that were first denied at *before* or earlier."""
+        """Put back the messages that this process first denied at *before* or earlier."""
         with self._lock:
             old = [item for item in source.held.values() if item.since <= before]
         for item in old:

@@ -27,7 +27,7 @@ PREFIX = "throttlekit:huey:"
 TAKEOVER_AFTER_S = 10
 """The seconds after which another worker may take a job that is in hand."""
 _RETRY_FOR_S, _RETRY_EVERY_S = 8.0, 0.1
-"""For 8 s, and so not until a takeover, a worker with a job in hand retries every 0.1 s after connection errors."""
+"""After a connection error, a worker with a job in hand retries every 0.1 s for 8 s, so never after a takeover."""
 _PIECE = 100
 """The maximum number of jobs that one call of a script moves."""
 _TAKE, _DEFER, _WAKE = (throttlekit_lua.script(f"huey_{name}") for name in ("take", "defer", "wake"))

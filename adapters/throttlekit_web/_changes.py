@@ -35,7 +35,7 @@ class Plan:
     Attributes:
         effect: A description of the change's effect on the fleet.
         by: The operator, for the history.
-        run: The function that makes the change, and returns descriptions of it.
+        run: The function that makes the change, and returns the changes that were made.
     """
 
     effect: str
