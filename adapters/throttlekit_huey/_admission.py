@@ -187,7 +187,7 @@ class Admission:
         return THROTTLE in read_field(task) or self.throttling.concerns(self._tasks.declared_options(task))
 
     def _read(self, data: bytes) -> Any:
-        """Return huey's message in *data*, or None if its task was not denied, or it cannot be read: huey logs that."""
+        """Return the message in *data* if its task was denied, otherwise None. Huey logs unreadable messages."""
         with suppress(Exception):
             message = self._huey.serializer.deserialize(data)
             return message if COPY in message.kwargs.get(FIELD, ()) else None

@@ -36,7 +36,7 @@ With 32 they waited 0.05 s.
 """
 
 _SHORT_BODY_S = 0.1
-"""If the last body took less time than this, the next job is woken before the present body ends."""
+"""If the last body was shorter than this, the next job is moved to the front of the queue before this body ends."""
 
 _CHECK_IDLE_S = 0.25
 """The seconds between two checks of a busy worker whether another worker is idle."""
