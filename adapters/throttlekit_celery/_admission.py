@@ -1,4 +1,4 @@
-"""Admission: the worker's main process checks the limits of a task when a slot of the pool is free for it."""
+"""Check the limits of a task, in the worker's main process, when a slot of the pool is free for the task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from throttlekit_celery._worker import Settings, WorkerHost, longest_hold
 __all__ = ["DEFERRED_EVENT", "Admission"]
 
 DEFERRED_EVENT = "throttlekit-deferred"
-"""The Celery event of a denied task, with the estimated time until which it waits."""
+"""The type of the Celery event for a denied task. The event contains the estimated end of the task's wait."""
 
 _log = logging.getLogger("throttlekit.celery")
 
@@ -43,7 +43,7 @@ _GIVE_BACK_WITHIN = 5.0
 
 
 class Admission:
-    """Checks the limits of the tasks of one app before the pool gets them."""
+    """Checks the limits of the tasks of one app before the pool receives the tasks."""
 
     def __init__(self, app: Any, limiter: Limiter, limits: TaskLimits, settings: Settings) -> None:
         self._app = app
@@ -72,11 +72,11 @@ class Admission:
 
     @property
     def max_hold(self) -> float | None:
-        """The argument of `install`."""
+        """The argument *max_hold* of `install`."""
         return self._settings.max_hold
 
     def receive(self, sender: Any = None, request: Any = None, **_: Any) -> None:
-        """Celery's signal `task_received`, in the main process, before Celery looks at ETA and rate_limit."""
+        """Receive the signal `task_received`, in the main process, before Celery reads ETA and rate_limit."""
         request.request_dict.pop(RECEIPT, None)  # only the worker sets it: a sender could fake a charge
         self._capacity.record_received(sender, request)
         if (error := refusal_of(request, self.throttling, self._limits)) is not None:
@@ -85,12 +85,12 @@ class Admission:
         try:
             limited = self.throttling.concerns(self._limits.of(request.task))
         except ConfigurationError:
-            # `admit` fails the task. An exception that left this signal handler would be logged, and the body would
+            # `admit` fails the task. Celery would only log an exception of this signal handler, and the body would
             # run unthrottled.
             limited = True
         if not limited:
             return
-        # Celery copies headers to a retry of the body, and to a task that replaces this one.
+        # Celery copies headers to a retry of the body, and to a task that replaces this task.
         request.request_dict.pop(ASKS_AT, None)
         queue, now = queue_of(sender, request), time.monotonic()
         held = HeldTask(
@@ -116,7 +116,7 @@ class Admission:
             _log.warning("install(throttle=…) names a task %r, which this worker does not know.", name)
 
     def start(self, consumer: Any) -> None:
-        """Handle the connection of a worker to its broker, the first and each later one."""
+        """Prepare for a new connection of a worker to its broker. Called for the first and each later connection."""
         now = time.monotonic()
         self._longest = longest_hold(consumer, self._settings.max_hold)
         if now < self._lost_at + self._longest:
@@ -137,7 +137,7 @@ class Admission:
         """
         Handle the loss of the connection.
 
-        The broker delivers the unacknowledged tasks of this connection again, to any worker. The acknowledged ones
+        The broker delivers the unacknowledged tasks of this connection again, to any worker. The acknowledged tasks
         wait here until the worker has connected again.
         """
         self._running.on_disconnect()
@@ -172,7 +172,7 @@ class Admission:
         self._copies.close()
 
     def close(self, **_: Any) -> None:
-        """Close everything when the worker's process ends. Its pool has ended before."""
+        """Release all slots and put back all tasks when the worker's process ends, after its pool has ended."""
         if self._pid != os.getpid():
             return
         self._stopping = True
@@ -189,7 +189,7 @@ class Admission:
     # From Celery to the pool, and back
 
     def _admit(self, held: HeldTask, pool: Any, **options: Any) -> Any:
-        """Admit *held*, or let it wait. Celery calls this to give the task to the pool."""
+        """Admit *held*, or let it wait. Celery calls this function to pass the task to the pool."""
         if self._stopping:
             return None  # the pool accepts no more tasks; the broker redelivers this one
         tasks = self._tasks_of(held.consumer)
@@ -211,7 +211,7 @@ class Admission:
         return self._release_pool_slot(held.consumer)
 
     def _refuse(self, consumer: Any, request: Any, error: ConfigurationError, *_: Any, **__: Any) -> None:
-        """End *request* as failed. Celery calls this to give the task to the pool."""
+        """End *request* as failed. Celery calls this function to pass the task to the pool."""
         end_without_body(request, Failed(error))
         self._release_pool_slot(consumer)
 
@@ -220,12 +220,12 @@ class Admission:
         tasks.hold(held, outcome.delay)
         if outcome.decision is not None:
             self._emit_deferred(held, outcome.decision.limit.name, outcome.delay)
-        if held.request.acknowledged:  # its body has begun before, so the broker no longer has it
+        if held.request.acknowledged:  # its body has begun before, so the broker no longer has the task
             held.first_request_at = time.monotonic() + outcome.delay
             self._put_back(tasks, held)
 
     def _check(self, held: HeldTask) -> bool:
-        """Remove *held* if it was revoked, and put it back if it was held for too long. Return whether it was."""
+        """Remove *held* if it was revoked, or put it back if it was held too long. Return whether either was done."""
         if held.state is not State.HELD:
             return False
         if is_revoked(held.request):
@@ -239,12 +239,12 @@ class Admission:
         return False
 
     def _finish(self, held: HeldTask) -> None:
-        """Release what *held* occupies, because its body has ended. Called in any thread."""
+        """Release the pool slot of *held*, whose body has ended. Called in any thread."""
         self._tasks_of(held.consumer).waker.done(held.id)
         self._capacity.on_slot_freed(held.consumer)
 
     def _on_rate_limited(self, held: HeldTask, back: RunAgain) -> None:
-        """Let *held* wait again: its body raised `RateLimited`, and has no outcome. Called in any thread."""
+        """Let *held* wait again, because its body raised `RateLimited`. Called in any thread."""
         self._tasks_of(held.consumer).loop.call(partial(self._hold_after_429, held, back))
 
     def _hold_after_429(self, held: HeldTask, back: RunAgain) -> None:
@@ -252,7 +252,7 @@ class Admission:
         if not request.acknowledged and (held.state is State.ABANDONED or self._stopping):
             held.set_state(State.GONE)
             return
-        # Remove what Celery recorded of the ended body. Otherwise "terminate" could kill another task's process.
+        # Remove Celery's record of the ended body. Otherwise "terminate" could kill the process of another task.
         request.time_start = request.worker_pid = request._apply_result = None
         if self._stopping:
             self._put_back_or_log(held)
@@ -268,7 +268,7 @@ class Admission:
         self._capacity.on_slot_freed(held.consumer)
 
     def _put_back_or_log(self, held: HeldTask) -> None:
-        """Put back *held*, an acknowledged task, while its worker stops."""
+        """Put *held*, an acknowledged task, back into its queue while its worker stops."""
         if not self._publish_copy(held):
             _log.error("Task %s is lost: it could not be put back after a 429 as its worker stopped.", held.request.id)
 
@@ -278,7 +278,7 @@ class Admission:
             self._retry_copy_later(tasks, held)
 
     def _retry_copy_later(self, tasks: HeldTasks, held: HeldTask) -> None:
-        """Keep *held*, which could not be put back. It requests its units again before the next attempt."""
+        """Keep *held*, which could not be put back, and let it request its units again before the next attempt."""
         held.stays_until = time.monotonic() + 2 * _RETRY_COPY_AFTER
         tasks.hold_again(held, _RETRY_COPY_AFTER)
 
@@ -294,7 +294,7 @@ class Admission:
             return False
 
     def _on_copy_result(self, held: HeldTask, safe: bool) -> None:
-        """Acknowledge the original of *held* if its copy is *safe*. Otherwise the copy may be missing: keep *held*."""
+        """Acknowledge the original of *held* if the broker has its copy (*safe*). Otherwise keep *held*."""
         request, tasks = held.request, self._tasks_of(held.consumer)
         if held.state in (State.ABANDONED, State.GONE, State.ENDED):
             return
@@ -333,8 +333,9 @@ class Admission:
         """
         Release the pool's slot, so that the next task gets it.
 
-        Celery releases the slot of a revoked task by raising an exception. Here those would nest: with 1 000 denied
-        tasks in a row, each would be handled inside the call for the one before, and the stack would overflow.
+        Celery releases the slot of a revoked task by raising an exception. Here these exceptions would nest: with 1 000
+        denied tasks in a row, each task would be handled inside the call for the previous task, and the stack would
+        overflow.
         """
         release = getattr(consumer.controller, "_quick_release", None)
         if release is None:

@@ -1,8 +1,8 @@
 """
 The pool's side of a running body: `throttlekit.current()`, the slots that the body holds, and its `RateLimited`.
 
-The worker's main process admits a task and writes a receipt into its headers. This file reads the receipt in the pool.
-If the body raises `RateLimited`, the main process gets a `RunAgain` instead, and lets the task wait again.
+The worker's main process admits a task and writes a receipt into its headers. This module reads the receipt in the
+pool. If the body raises `RateLimited`, the main process receives a `RunAgain` instead, and lets the task wait again.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ __all__ = ["LISTENER", "RECEIPT", "Bodies", "RunAgain", "catch_rate_limited", "r
 
 RECEIPT = "throttlekit_receipt"
 """
-The header that describes what a task was charged. The main process sets it for the pool, and removes a sender's.
+The header with the charges of a task. The main process sets it for the pool, and removes a header of the sender.
 """
 
 LISTENER = "_throttlekit_on_429"
-"""The attribute of a request whose body runs under limits: the function that handles its `RateLimited`."""
+"""The attribute of a request with limits that holds the function for the body's `RateLimited`."""
 
 _CATCHES = "_throttlekit_catches"
 
 _outer: ContextVar[tuple[Running, ...]] = ContextVar("throttlekit_celery_outer", default=())
-"""The outer values of `current()`, one for each running task: a body may run other tasks inside it with `apply`."""
+"""The outer values of `current()`, one for each running task, because a body may run other tasks with `apply`."""
 
 
 class RunAgain(Ignore):  # type: ignore[misc]
     """
-    Raised in the pool in place of `RateLimited`. Celery then records no outcome for the task.
+    Raised in the pool in place of `RateLimited`, so that Celery records no outcome for the task.
 
     Attributes:
-        retry_after: Copied from the body's error.
-        stored: Whether the store has the pause of the task's limits.
+        retry_after: The `retry_after` of the body's error.
+        stored: Whether the pause of the task's limits is recorded in the store.
     """
 
     def __init__(self, retry_after: float, stored: bool) -> None:
@@ -58,7 +58,7 @@ class RunAgain(Ignore):  # type: ignore[misc]
 
 
 def receipt_of(run: Run) -> dict[str, Any]:
-    """The receipt of an admitted task for the pool: what it was charged, and its queue."""
+    """Return the receipt of an admitted task for the pool: its charges and its queue."""
     charged: dict[str, Any] = {"charged": []} if run.decision is None else receipt(run.decision)
     return {**charged, "queue": run.job.queue}
 
@@ -78,7 +78,7 @@ def catch_rate_limited(task: Any) -> None:
             try:
                 return body(*args, **kwargs)
             except RateLimited as error:
-                # The request of a task that is called directly has no listener.
+                # If the task was called directly, its request has no listener.
                 listener = task.request.__dict__.get(LISTENER)
                 if listener is None:
                     raise
@@ -89,18 +89,18 @@ def catch_rate_limited(task: Any) -> None:
 
 
 class Bodies:
-    """What happens before and after the body of each task of one app."""
+    """Receives the signals before and after the body of each task of one app."""
 
     def __init__(self, throttling: Throttling[Any], limits: TaskLimits) -> None:
         self._throttling = throttling
         self._limits = limits
 
     def on_prerun(self, task: Any = None, **_: Any) -> None:
-        """Celery's signal `task_prerun`."""
-        if not self._limits.limited(task):
+        """Receive Celery's signal `task_prerun`."""
+        if not self._limits.may_limit(task):
             return
         request = task.request
-        # Not from the headers, which a sender may have set.
+        # Read the attribute of the request, not a header, which the sender may have set.
         receipt: Any = request.__dict__.pop(RECEIPT, None)
         if request.is_eager:
             _outer.set((*_outer.get(), current()))
@@ -115,12 +115,12 @@ class Bodies:
             job = job_of(task, request, queue=receipt["queue"])
             request.__dict__[LISTENER] = partial(self._rate_limited, task, job)
             if receipt["charged"]:
-                # It starts in `run`: tracing may open the task's span in a later receiver of this signal.
+                # The job starts in `run`: tracing may open the task's span in a later receiver of this signal.
                 begin_from_receipt(self._throttling.limiter, receipt, job, starts=False)
 
     def on_postrun(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
-        """Celery's signal `task_postrun`. Celery drops the request right after it, with its listener."""
-        if not self._limits.limited(task):
+        """Receive Celery's signal `task_postrun`, after which Celery drops the request with its listener."""
+        if not self._limits.may_limit(task):
             return
         error = retval if state != "SUCCESS" and isinstance(retval, BaseException) else None
         if outer := _outer.get():

@@ -1,4 +1,4 @@
-"""Limits on a task's function: `@throttled(partner)`. Without `install`, such a task fails."""
+"""The decorator that applies limits to a task's function: `@throttled(partner)`. It requires `install`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(*limits: Limit, on_429: Limit | str | None = None) -> Callable[[_F], _F]:
     """
-    Apply *limits* to every task of a function. Write it under `@app.task`:
+    Apply *limits* to every task of a function. Write `@throttled` under `@app.task`:
 
         @app.task
         @throttled(partner)
         def call_partner(account_id): ...
 
-    It does what `@app.task(throttle=[partner])` does, with one difference: without `install(app, limiter)`, a task
-    with this decorator fails with `ConfigurationError`. A task with `throttle=` would run without a limit, because
-    Celery ignores unknown options. If you call the function directly, outside of a worker, it just runs.
+    The effect is the same as that of `@app.task(throttle=[partner])`, with one difference: if `install(app, limiter)`
+    was not called, a task with this decorator fails with `ConfigurationError`. A task with `throttle=` would run
+    without a limit, because Celery ignores unknown options. A direct call of the function is not limited.
 
     Args:
-        on_429: Which of *limits* is paused when the body raises `throttlekit.RateLimited` without naming one.
-            Default: all but concurrency limits.
+        limits: The limits that must all admit a task before it runs.
+        on_429: The one of *limits* that is paused when the body raises `throttlekit.RateLimited` without naming a
+            limit. Default: all limits except concurrency limits.
 
     Raises:
-        ConfigurationError: *limits* is empty, or has an element that is not a limit; a key names an argument that the
-            function does not take; *on_429* is not one of the limits.
+        ConfigurationError: *limits* is empty or has an element that is not a limit, a key names an argument that the
+            function does not have, or *on_429* is not one of the limits.
     """
     if not limits or callable(limits[0]):
         raise ConfigurationError("throttled takes limits: write @throttled(partner), not @throttled")

@@ -1,4 +1,4 @@
-"""Eager tasks (`task_always_eager`) run in the calling process, without a worker: they wait for their limits there."""
+"""Let eager tasks (`task_always_eager`), which run in the calling process, wait for their limits in that process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_eager_wait(limiter: Limiter, limits: TaskLimits) -> Callable[..., None]
 
 
 class _EagerTask:
-    """One eager task. It may begin several times, once after each 429."""
+    """One eager task. Its body may begin several times: once, and again after each 429."""
 
     def __init__(self, task: Any, options: JobOptions) -> None:
         self.task = task
@@ -61,12 +61,12 @@ class _EagerTask:
         elif isinstance(outcome, Failed):
             if outcome.decision is None:
                 raise outcome.error
-            # For a full queue, there is no time to wait for: try again when the queue may be shorter.
+            # A full queue has no time at which a job may join: try again when the queue may be shorter.
             time.sleep(max(outcome.decision.retry_after, _LEAST))
 
 
 class _EagerHost:
-    """Eager tasks as `Throttling` reads them. They wait without a deadline."""
+    """Implements `throttlekit.adapter.Host` for eager tasks, which wait without a deadline."""
 
     def options(self, message: _EagerTask) -> JobOptions:
         return message.options

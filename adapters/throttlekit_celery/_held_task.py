@@ -1,4 +1,4 @@
-"""One delivery of a throttled task, and which part of the worker has it."""
+"""One delivery of a throttled task, and the part of the worker that has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["HeldTask", "State"]
 
 
 class State(Enum):
-    """Which part of the worker has a throttled task."""
+    """The part of the worker that has a throttled task."""
 
     RESERVED = "Celery: until the ETA, for rate_limit, for a free process"
     WAITING_FOR_POOL = "PoolCapacity"
@@ -25,7 +25,7 @@ class State(Enum):
 
 
 _RELEASED = (State.HELD, State.REQUEUEING, State.GONE)
-"""Celery does not count these among the tasks that it has reserved."""
+"""The states in which Celery does not count the task among the tasks that it has reserved."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,15 +34,16 @@ class HeldTask:
     One delivery of a throttled task, from its receipt until the task has ended or is put back into its queue.
 
     Attributes:
-        execute: Celery's own way to give the request to the pool.
-        received_at: By the monotonic clock.
-        queue: The queue that delivered it, if known. Read at receipt: the worker may cancel the consumer later.
-        separate_id: Its id on waitlists, if the worker has two messages with the same task id; otherwise "".
-        first_request_at: When it first requests its units, by the monotonic clock. It is later than the receipt for a
-            task that was put back after a 429.
-        woken: Whether it was woken since its last request.
-        raised: Whether the prefetch count is one higher because of it.
-        stays_until: It is not put back into its queue before this time, because the last copy failed.
+        execute: Celery's own function that passes the request to the pool.
+        received_at: The time of the receipt, by the monotonic clock.
+        queue: The queue that delivered the task, if known. It is read at receipt, because the worker may cancel the
+            consumer later.
+        separate_id: The id on waitlists, if the worker has two messages with the same task id; otherwise "".
+        first_request_at: The time of the first request for units, by the monotonic clock. If the task was put back
+            after a 429, this time is later than the receipt.
+        woken: Whether the task was woken since its last request.
+        raised: Whether the prefetch count is one higher because of this task.
+        stays_until: The time before which the task is not put back into its queue, because the last copy failed.
     """
 
     consumer: Any
@@ -63,7 +64,7 @@ class HeldTask:
         return self.separate_id or str(self.request.id)
 
     def set_state(self, state: State) -> None:
-        """Change the state, and update Celery's list of reserved tasks. Nothing else writes `state`."""
+        """Change the state, and update Celery's list of reserved tasks. Do not assign `state` directly."""
         before, self.state = self.state, state
         if state in _RELEASED:
             worker_state().task_ready(self.request)

@@ -1,4 +1,4 @@
-"""The parts of Celery and kombu that this package uses; no other module imports them. They are untyped, so Any here."""
+"""The only module that imports Celery and kombu. Their objects have the type Any here, because they are untyped."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _log = logging.getLogger("throttlekit.celery")
 
 _QUEUE = "_throttlekit_queue"
-"""The attribute of a message from Redis: the queue that delivered it. Kombu records only where it was sent."""
+"""The attribute of a message from Redis that names the queue that delivered it. Kombu records only the target."""
 
 _REQUESTS = "_throttlekit_requests"
-"""The attribute of a worker's consumer: returns additional requests for `inspect scheduled`."""
+"""The attribute of a worker's consumer that holds a function, which returns more requests for `inspect scheduled`."""
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -66,18 +66,18 @@ Producer: Any = importlib.import_module("kombu").Producer
 VirtualChannel: Any = importlib.import_module("kombu.transport.virtual").Channel
 signals: Any = importlib.import_module("celery.signals")
 connect_on_app_finalize: Any = importlib.import_module("celery._state").connect_on_app_finalize
-"""Registers a function that is called with each app of this process before the app binds its tasks."""
+"""Register a function that is called with each app of this process before the app binds its tasks."""
 current_task: Any = importlib.import_module("celery._state").get_current_task
 
 
 @cache
 def worker_state() -> Any:
-    """The worker's lists of its requests. Imported late: a process that only sends tasks needs no worker."""
+    """Return the module with the worker's lists of requests. A process that only sends tasks does not import it."""
     return importlib.import_module("celery.worker.state")
 
 
 def is_revoked(request: Any) -> bool:
-    """Whether *request* was revoked, or has expired. Celery ends it then."""
+    """Return whether *request* was revoked, or has expired. In both cases Celery ends it."""
     state = worker_state()
     stamps = getattr(state, "revoked_stamps", None)
     if request.expires is None and not stamps and request.id not in state.revoked:
@@ -86,7 +86,7 @@ def is_revoked(request: Any) -> bool:
 
 
 def list_as_scheduled(consumer: Any, requests: Callable[[], Iterable[Any]]) -> None:
-    """Let `celery inspect scheduled` also list these *requests* of the worker, for which it has no timer."""
+    """Make `celery inspect scheduled` also list *requests* of the worker, for which Celery has no timer."""
     setattr(consumer, _REQUESTS, requests)
     panel: Any = importlib.import_module("celery.worker.control").Panel.data
     if hasattr(panel["scheduled"], "__wrapped__"):
@@ -103,7 +103,7 @@ def list_as_scheduled(consumer: Any, requests: Callable[[], Iterable[Any]]) -> N
 
 
 def expires_in(request: Any) -> float:
-    """Seconds until *request* expires, as Celery reads its `expires`. Infinity: it never expires."""
+    """Return the seconds until *request* expires, as Celery reads its `expires`, or infinity if it never expires."""
     expires: datetime | None = request.expires
     if expires is None:
         return math.inf
@@ -112,7 +112,7 @@ def expires_in(request: Any) -> float:
 
 @cache
 def has_delayed_delivery() -> bool:
-    """Whether this Celery has native delayed delivery. It does not import the worker."""
+    """Return whether this Celery has native delayed delivery, without importing the worker."""
     version: str = importlib.import_module("celery").__version__
     return tuple(map(int, version.split(".")[:2])) >= (5, 5)
 
@@ -121,11 +121,12 @@ def guard_close(consumer: Any) -> set[str]:
     """
     Keep the worker of *consumer* alive when the connection to its Redis broker is lost. Call it for each connection.
 
-    While kombu closes a lost connection, it tries to return the unacknowledged messages. Kombu 5.7 has already
-    forgotten which server that was, and its AttributeError ends the worker.
+    While kombu closes a lost connection, it tries to return the unacknowledged messages. Kombu 5.7 no longer has the
+    address of the server then, and its AttributeError ends the worker.
 
     Returns:
-        The delivery tags that kombu has returned, or may have returned. Read them after the connection is closed.
+        The delivery tags of the messages that kombu has returned, or may have returned. Read the set after the
+        connection is closed.
     """
     tried: set[str] = set()
     qos = _on_redis(consumer)
@@ -136,9 +137,9 @@ def guard_close(consumer: Any) -> set[str]:
     def restore_and_record(tag: str, client: Any = None, **options: Any) -> None:
         def transaction(change: Callable[[Any], None], *watched: str) -> None:
             def change_and_record(pipe: Any) -> None:
-                tried.discard(tag)  # this is called again if the transaction was not executed
+                tried.discard(tag)  # this function is called again if the transaction was not executed
                 change(pipe)
-                tried.add(tag)  # after a later error the broker may have done it: only its response is lost
+                tried.add(tag)  # if an error follows, the broker may have executed it: only the response is lost
 
             connected.transaction(change_and_record, *watched)
 
@@ -160,7 +161,7 @@ def guard_close(consumer: Any) -> set[str]:
 def name_deliveries(consumer: Any) -> None:
     """
     Give each copy of a message that *consumer* receives from Redis a separate delivery tag: the tag of the message and
-    the name of the queue. Call it for each connection.
+    the name of the queue. Call this function for each connection.
 
     Kombu records unacknowledged messages by a tag that is set when a message is sent. If an exchange routes one
     message to two queues, both copies have the same tag, and share one record. When a worker acknowledges one copy,
@@ -185,7 +186,7 @@ def name_deliveries(consumer: Any) -> None:
         nonlocal source
         queue, source = source, ""
         if not queue:
-            append(message, tag)  # a program fetched it with `get`, without a consumer
+            append(message, tag)  # a program fetched the message with `get`, without a consumer
             return
         message.delivery_tag = f"{tag}.{queue}"
         setattr(message, _QUEUE, queue)
@@ -200,7 +201,7 @@ def name_deliveries(consumer: Any) -> None:
 
 
 def source_queue(message: Any) -> str | None:
-    """The queue that delivered *message*, if `name_deliveries` has recorded it."""
+    """Return the queue that delivered *message*, or None if `name_deliveries` has not recorded it."""
     name: str | None = getattr(message, _QUEUE, None)
     return name
 
@@ -209,8 +210,8 @@ def forget(message: Any) -> None:
     """
     Prevent kombu from returning *message*, whose connection is lost, when this process ends.
 
-    If kombu could not close the channel, it tries again when the process ends. Another worker may have the message by
-    then, with the same tag, and the task would run twice.
+    If kombu could not close the channel, it tries to return the message again when the process ends. By then another
+    worker may have the message, with the same tag, and the task would run twice.
     """
     qos = _redis_qos(message.channel)
     if qos is not None:
@@ -219,10 +220,10 @@ def forget(message: Any) -> None:
 
 def keep_loop_running(consumer: Any) -> None:
     """
-    Let the worker's loop continue at once while timers are due. Call it before the loop begins, for each connection.
+    Make the worker's loop continue at once while timers are due. Call this for each connection, before the loop begins.
 
-    Kombu's loop fires at most ten timers per iteration. After ten, it sleeps for a second or until a message arrives,
-    even if other timers are due: with some tens of timers per second it falls behind and never catches up.
+    Kombu's loop fires at most ten timers per iteration. After ten timers, it sleeps for a second or until a message
+    arrives, even if other timers are due. With some tens of timers per second, the loop never catches up.
     """
     hub = consumer.hub
     if hub is not None and "min_delay" in inspect.signature(hub.fire_timers).parameters:
@@ -230,15 +231,15 @@ def keep_loop_running(consumer: Any) -> None:
 
 
 def has_fixed_windows(consumer: Any) -> bool:
-    """Whether a consumer's prefetch count cannot change while it consumes, as with quorum queues of RabbitMQ."""
+    """Return whether a consumer's prefetch count is fixed while it consumes, as with quorum queues of RabbitMQ."""
     per_consumer = getattr(consumer, "qos_global", None) is False
     return per_consumer and consumer.connection.transport.driver_type == "amqp"
 
 
 def consume_again(consumer: Any, prefetch: int) -> None:
     """
-    Replace the consumers of a worker's queues. Each new one may fetch *prefetch* messages in addition to those that the
-    worker already has, and keeps.
+    Replace the consumers of a worker's queues. Each new consumer may fetch *prefetch* messages in addition to the
+    messages that the worker has already fetched, and keeps.
     """
     tasks: Any = consumer.task_consumer
     tasks.channel.basic_qos(0, prefetch, False)
@@ -254,12 +255,12 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
     """
     Put the messages of a lost connection to Redis back into their queues, with the first of *tags* at the front.
 
-    If there is no time for all, the broker redelivers the others after the visibility time-out, like those of a killed
-    worker. *tags* must not contain a message that may already be in its queue again. Such a message has the same tag,
-    so it would be put back although another worker may be running it.
+    If there is not enough time for all messages, the broker redelivers the others after the visibility time-out, as
+    after the kill of a worker. *tags* must not contain a message that may already be in its queue again: it has the
+    same tag there, so it would be put back although another worker may be running it.
 
     Args:
-        until: When to stop, by the monotonic clock.
+        until: The time at which to stop, by the monotonic clock.
     """
     qos = _on_redis(consumer)
     if qos is None:
@@ -274,7 +275,7 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
 
 
 def _on_redis(consumer: Any) -> Any:
-    """The object with kombu's unacknowledged messages of *consumer*; None if its broker is not Redis."""
+    """Return kombu's object with the unacknowledged messages of *consumer*, or None if its broker is not Redis."""
     return _redis_qos(getattr(consumer.task_consumer, "channel", None))
 
 
@@ -284,18 +285,18 @@ def _redis_qos(channel: Any) -> Any:
 
 
 def is_pool_process() -> bool:
-    """Whether this is a process of a prefork pool that already has its tasks. No task is admitted in such a process."""
+    """Return whether this is a process of a prefork pool that already has its tasks. It must not admit tasks."""
     fresh = _was_spawned() and importlib.import_module("celery._state").get_current_task() is None
     return bool(_process().daemon and not fresh)
 
 
 def has_copies() -> bool:
-    """Whether this is a spawned pool process. It runs its tasks with a copy of the app, which has the same name."""
+    """Return whether this is a spawned pool process, which runs its tasks with a copy of the app of the same name."""
     return bool(_process().daemon and _was_spawned())
 
 
 def job_of(task: Any, request: Any, *, queue: str = "") -> Job:
-    """The `Job` of one *request* of *task*: limits compute keys and costs from it. Accepts both request classes."""
+    """Return the `Job` of one *request* of *task*, from which limits compute keys. Accept both request classes."""
     return Job(
         id=request.id,
         name=task.name,
@@ -307,7 +308,7 @@ def job_of(task: Any, request: Any, *, queue: str = "") -> Job:
 
 
 def real_app(app: Any) -> Any:
-    """The app itself, also if *app* is a proxy such as `current_app`. None if it is not a Celery app."""
+    """Return the app itself, even if *app* is a proxy such as `current_app`, or None if it is not a Celery app."""
     get = getattr(app, "_get_current_object", None)
     real = get() if callable(get) else app
     kind: Any = getattr(real, "__class__", None)  # reading `tasks` of the app itself would bind all its tasks
@@ -316,10 +317,10 @@ def real_app(app: Any) -> Any:
 
 def attribute_to_celery(function: _F) -> _F:
     """
-    A copy of *function* whose frames appear to be Celery's own.
+    Return a copy of *function* whose frames appear to be Celery's own.
 
-    Celery 5.7 warns about a task with the line of the first frame whose module is not Celery's. That has to be a line
-    of the user's code.
+    Celery 5.7 warns about a task with the line of the first frame whose module is not Celery's. This line has to be a
+    line of the user's code.
     """
     ours: Any = function
     seen_as = FunctionType(
@@ -347,5 +348,5 @@ def _process() -> Any:
 
 
 def _was_spawned() -> bool:
-    """Whether pool processes are spawned, and so import the app and its tasks themselves."""
+    """Return whether pool processes are spawned, and so import the app and its tasks themselves."""
     return bool(importlib.import_module("billiard").get_start_method() != "fork")

@@ -53,24 +53,29 @@ def install(
     """
     Apply limits in the workers of *app*, together with all workers whose limiter uses the same store.
 
+        app = Celery("shop", broker="redis://localhost/0")
+        install(app, Limiter("redis://localhost/1"))
+
     A denied task waits in the worker's main process, unacknowledged, and runs at its turn, with the same id, arguments,
     options, retries, result, chain and chord. Call `install` once, in the module that creates the app, before or after
-    the tasks and settings are defined. A process that only sends tasks does not need it.
+    the tasks and settings are defined. A process that only sends tasks does not have to call it.
 
     Args:
+        app: The Celery app.
         limiter: The limiter that decides. Create it at import; it connects on first use.
-        throttle: Limits by task name, for tasks of other packages. They replace the task's own option `throttle`; None
-            or an empty list removes the limits of that option.
-        max_wait: How long a task may wait in total, in seconds, from its first denial. The option
-            `throttle_max_wait` of a task replaces it. Default: no limit.
-        max_deferrals: How often a task may be denied. Default: no limit.
-        on_waited_too_long: What happens to a task that exceeds one of these, or that a full `queue=` refuses: "fail"
-            ends it as FAILURE with `WaitedTooLong`, "drop" as REVOKED, "run" runs it uncharged, **beyond the limit**.
-        max_hold: The longest that a worker holds a task unacknowledged, in seconds. Default: 10 minutes, or
-            a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a
-            third of RabbitMQ's `consumer_timeout` if that is less than 30 minutes on your server.
-        max_held: With more held tasks than this, a worker fetches no new tasks until some have run.
-        eager: With `task_always_eager`: "ignore" limits, or "wait" for them in place.
+        throttle: The limits of tasks of other packages, by task name. They replace the limits of the task's own option
+            `throttle`. None or an empty list removes these limits.
+        max_wait: The longest total wait of a task, in seconds from its first denial. The option `throttle_max_wait` of
+            a task replaces this value. Default: no limit.
+        max_deferrals: The maximum number of denials of a task. Default: no limit.
+        on_waited_too_long: The action for a task that exceeds *max_wait* or *max_deferrals*, or that a full `queue=`
+            rejects. "fail" ends it as FAILURE with `WaitedTooLong`. "drop" ends it as REVOKED. "run" runs it uncharged,
+            **beyond the limit**.
+        max_hold: The longest time for which a worker holds a task unacknowledged, in seconds. Default: 10 minutes, or
+            a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. If RabbitMQ's
+            `consumer_timeout` is less than 30 minutes on your server, set *max_hold* to a third of it.
+        max_held: The number of held tasks above which a worker fetches no new tasks until some have run.
+        eager: The treatment of tasks that run with `task_always_eager`: "ignore" their limits, or "wait" in place.
 
     Raises:
         ConfigurationError: An argument can never work, `install` was already called for this app, or this is a
@@ -105,7 +110,7 @@ def install(
 
 
 def admission_of(app: Any) -> Admission | None:
-    """The `Admission` of *app*; None if `install` was not called for it."""
+    """Return the `Admission` of *app*, or None if `install` was not called for it."""
     installed = installation_of(_check_app(app))
     return installed.admission if installed is not None else None
 
@@ -133,7 +138,7 @@ def _check_whole_number(option: str, value: object, least: int) -> int:
 
 
 def _add_check(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any]:
-    """`app.task` with a check of throttlekit's options. Celery reads them later, in the worker."""
+    """Return `app.task` with a check of throttlekit's options, which Celery reads only later, in the worker."""
 
     @functools.wraps(task)
     @attribute_to_celery

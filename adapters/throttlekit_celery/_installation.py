@@ -24,7 +24,7 @@ __all__ = ["Installation", "add", "installation_for", "installation_of"]
 
 @dataclass(eq=False)
 class Installation:
-    """The objects that `install` makes for one app."""
+    """The objects that `install` creates for one app."""
 
     admission: Admission
     bodies: Bodies
@@ -32,8 +32,8 @@ class Installation:
     wait_in_place: Callable[..., None] | None
 
     def listen(self, task: Any) -> None:
-        """If *task* has limits: catch the `RateLimited` of its body, and refuse `.map`, `.starmap` and `.chunks`."""
-        if self.limits.limited(task):
+        """If *task* has limits, catch the `RateLimited` of its body, and reject `.map`, `.starmap` and `.chunks`."""
+        if self.limits.may_limit(task):
             catch_rate_limited(task)
             if self.limits.of(task).limits:
                 refuse_maps(task)
@@ -49,7 +49,7 @@ _at_exit: list[Callable[[], None]] = []
 
 
 def add(app: Any, installed: Installation) -> None:
-    """Call *installed* for the signals of *app*. The app must keep it alive: this module has only a weak reference."""
+    """Call *installed* for the signals of *app*, which must keep it alive: this module has only a weak reference."""
     _apps[app] = weakref.ref(installed)
     # Connecting the same receiver a second time has no effect.
     signals.task_received.connect(_on_task_received, weak=False)
@@ -62,13 +62,13 @@ def add(app: Any, installed: Installation) -> None:
 
 
 def installation_of(app: Any) -> Installation | None:
-    """The `Installation` of *app* itself; None if `install` was not called for it."""
+    """Return the `Installation` of *app* itself, or None if `install` was not called for it."""
     found = _apps.get(app)
     return found() if found is not None else None
 
 
 def installation_for(app: Any) -> Installation | None:
-    """Like `installation_of`, but in a pool process *app* may also be a copy of the app with the `Installation`."""
+    """Return the `Installation` of *app*. In a pool process, *app* may be a copy of the app that has it."""
     found = installation_of(app)
     if found is None and has_copies():
         found = next((installation_of(each) for each in list(_apps) if each.main == app.main), None)
@@ -99,7 +99,7 @@ def _close_all(**_: Any) -> None:
 
 
 def _on_finalize(app: Any) -> None:
-    """Watch the tasks of *app*, which is about to bind them. It may be a spawned pool process's copy of an app."""
+    """Watch the tasks of *app*, which is about to bind them. *app* may be the copy in a spawned pool process."""
     if installation_for(app) is not None:
         app.on_after_finalize.connect(_on_finalized, weak=False)
 

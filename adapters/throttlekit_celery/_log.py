@@ -11,7 +11,7 @@ __all__ = ["show_log"]
 
 
 def show_log() -> None:
-    """Let workers show throttlekit's INFO lines, unless the user has set Celery's log level or throttlekit's."""
+    """Make workers show throttlekit's INFO lines, unless the user has set Celery's log level or throttlekit's."""
     signals.after_setup_logger.connect(_show, weak=False, dispatch_uid="throttlekit.log")
 
 

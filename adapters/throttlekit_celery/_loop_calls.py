@@ -28,7 +28,7 @@ class LoopCalls:
         self._pipe: tuple[int, int] | None = None
 
     def start(self) -> None:
-        """Add the reader again after the worker has connected, because its hub has forgotten its readers."""
+        """Add the reader again after the worker has connected, because its hub has dropped all readers."""
         hub = self._consumer.hub
         if hub is not None:
             if self._pipe is None:
@@ -57,7 +57,7 @@ class LoopCalls:
                 _log.exception("A call that was handed over to the worker's loop failed.")
 
     def close(self) -> None:
-        """Stop listening, because the worker stops. After this, only `run` makes calls."""
+        """Stop listening, because the worker stops. Afterwards, only `run` makes calls."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             with contextlib.suppress(Exception):  # the hub may be closed already

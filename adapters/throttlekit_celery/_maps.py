@@ -1,9 +1,9 @@
 """
 `.map`, `.starmap` and `.chunks` of a task: one message whose body calls the task's function for each item of a list.
 
-They are refused for tasks with limits, because the body would call the function without limits. The items cannot be
-charged together either: a list longer than the burst would never be admitted, items may have different keys, and after
-a 429 of one item the items before it would run again.
+These methods are rejected for tasks with limits, because the body would call the function without limits. The items
+cannot be charged together either: a list longer than the burst would never be admitted, items may have different keys,
+and after a 429 of one item the items before it would run again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _refuse(name: str, method: str, *_: Any, **__: Any) -> NoReturn:
 
 
 def refusal_of(request: Any, throttling: Throttling[Any], limits: TaskLimits) -> ConfigurationError | None:
-    """The error for *request* if it maps a task with limits. Programs without `install` do not refuse such calls."""
+    """Return the error for *request* if it maps a task with limits; senders without `install` do not check this."""
     if request.task.name not in _MAPS:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which limits a task has: read and checked once for each task."""
+"""Read and check the limits of each task, once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, JobOptions, check_fu
 __all__ = ["DECLARED", "TaskLimits"]
 
 DECLARED = "_throttlekit_declared"
-"""The attribute with which `throttled` marks a function."""
+"""The attribute of a function that holds the options of its `throttled`."""
 _STRATEGY = "celery.worker.strategy:default"
 
 
 class TaskLimits:
     """
-    Looks up options by task. The limits of *by_name* replace the task's own option `throttle`.
+    The options of each task. The limits of *by_name* replace those of the task's own option `throttle`.
 
     Raises:
         ConfigurationError: *by_name* is not a mapping of names to limits.
@@ -43,10 +43,10 @@ class TaskLimits:
 
     def of(self, task: Any) -> JobOptions:
         """
-        The options of *task*.
+        Return the options of *task*.
 
         Raises:
-            ConfigurationError: They can never work; the message names the task.
+            ConfigurationError: The options can never work. The message names the task.
         """
         options = self._known.get(task.name)
         if options is None:
@@ -75,8 +75,8 @@ class TaskLimits:
             self._known[task.name] = options
         return options
 
-    def limited(self, task: Any) -> bool:
-        """Whether *task* may have limits. False if they can never work: such a task fails before its body."""
+    def may_limit(self, task: Any) -> bool:
+        """Return whether *task* may have limits. If its limits can never work, it fails before its body: False."""
         try:
             return bool(self.of(task).limits) or self._limiter.events.configures_limits
         except ConfigurationError:
@@ -87,7 +87,7 @@ class TaskLimits:
         Check the *options* of a task that is being declared.
 
         Returns:
-            A check for the task's function, which is not known yet. None: the options name no limits.
+            A check for the task's function, which is not known yet, or None if the options name no limits.
 
         Raises:
             ConfigurationError: The options can never work. The returned check raises it too.

@@ -37,8 +37,9 @@ def end_without_body(request: Any, outcome: Failed | Dropped) -> None:
 
 def _info_of(error: Exception) -> Any:
     """
-    What Celery logs and stores of *error*. It has no frames, because no user code of the task has run, and frames of
-    throttlekit would hide the message. An error in a user's callable is the cause, with its frames.
+    Return the exception information that Celery logs and stores for *error*. It has no frames, because no user code of
+    the task has run, and frames of throttlekit would hide the message. If a user's callable raised an error, this error
+    is the cause, with its frames.
     """
     try:
         raise error.with_traceback(None)

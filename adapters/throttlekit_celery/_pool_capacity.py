@@ -1,9 +1,9 @@
 """
-Tasks whose pool has no free slot.
+Keep tasks until their pool has a free slot.
 
 A prefork pool accepts a task only when a process is free for it. A pool of threads or greenlets accepts any number of
-tasks, and queues them internally. Without this module, such a task would be granted long before its body begins, and
-many granted tasks would begin together.
+tasks, and queues them internally. Without this module, a task in such a pool would be granted long before its body
+begins, and many granted tasks would begin together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHECK_EVERY = 0.01
 
 
 class PoolCapacity:
-    """Keeps tasks, in order, until the pool has a slot for the first of them."""
+    """Keeps tasks, in order, until the pool has a free slot for the first task."""
 
     def __init__(self) -> None:
         self._received: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()  # requests, by consumer
@@ -34,7 +34,7 @@ class PoolCapacity:
         self._received.setdefault(consumer, WeakSet()).add(request)
 
     def admit_or_queue(self, held: HeldTask, pool: Any) -> bool:
-        """Return whether *held* may request its units now. If not, it waits here until the pool has a free slot."""
+        """Return whether *held* may request its units now. If not, keep it until the pool has a free slot."""
         if held is self._admitted:
             return True
         if getattr(pool, "uses_semaphore", False) or (not self._waiting and self._is_free(held, pool)):
@@ -52,10 +52,11 @@ class PoolCapacity:
 
     def count_free(self, consumer: Any, woken: int) -> int:
         """
-        Count the free slots of the worker's pool, minus *woken* tasks that have not reached the pool. In any thread.
+        Return the number of free slots of the worker's pool, minus the *woken* tasks that have not reached the pool.
+        Called in any thread.
 
-        If other tasks wait for slots, no slot is ever free. Then one woken task at a time waits among them, so that
-        tasks without limits cannot prevent it from running.
+        If other tasks wait for slots, no slot is ever free. In that case, one woken task at a time waits among the
+        other tasks, so that tasks without limits cannot prevent it from running.
         """
         pool, semaphore = consumer.pool, getattr(consumer.controller, "semaphore", None)
         if getattr(pool, "uses_semaphore", False) and semaphore is not None:
@@ -63,7 +64,7 @@ class PoolCapacity:
         else:
             received = self._received.get(consumer, ())
             queued = len(self._waiting)
-            slots = max(1, pool.limit or 0) - (sum(request in received for request in _reserved()) - queued)
+            slots = max(1, pool.limit or 0) - (sum(request in received for request in _reserved_requests()) - queued)
         return max(0, (slots or (1 if queued else 0)) - woken)
 
     def take_all(self) -> list[HeldTask]:
@@ -75,13 +76,13 @@ class PoolCapacity:
 
     def _is_free(self, held: HeldTask, pool: Any) -> bool:
         """
-        Whether *pool* has a slot for *held*, which is not among the waiting tasks.
+        Return whether *pool* has a slot for *held*, which is not among the waiting tasks.
 
         All workers of a process share Celery's list of reserved requests. The requests of one worker in it are the
         tasks in the pool, the waiting tasks, and *held*.
         """
         received = self._received.get(held.consumer, ())
-        own = sum(request in received for request in _reserved())
+        own = sum(request in received for request in _reserved_requests())
         return own - len(self._waiting) - 1 < max(1, pool.limit or 0)
 
     def _check_later(self, consumer: Any) -> None:
@@ -108,10 +109,10 @@ class PoolCapacity:
                 self._admitted = None
 
 
-def _reserved() -> list[Any]:
-    """The requests that all workers of this process have reserved."""
+def _reserved_requests() -> list[Any]:
+    """Return the requests that all workers of this process have reserved."""
     while True:
         try:
             return list(worker_state().reserved_requests)
-        except RuntimeError:  # a thread of the pool removed one meanwhile
+        except RuntimeError:  # a thread of the pool removed a request during the copy
             continue

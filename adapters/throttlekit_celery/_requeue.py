@@ -22,12 +22,12 @@ __all__ = ["ASKS_AT", "Copies", "first_request_delay", "queue_of"]
 
 ASKS_AT = "throttlekit_asks_at"
 """
-The header of a task that was put back after a 429 of its body: the Unix time of its next request. The task is on a
+The header of a task that was put back after a 429 of its body, with the Unix time of its next request. The task is on a
 waitlist since the 429, so an earlier request would count as another denial.
 """
 
 _CONFIRMED_WITHIN = 10.0
-"""Seconds after which a copy that the broker has not confirmed counts as lost."""
+"""The seconds after which a copy that the broker has not confirmed counts as lost."""
 
 _Done: TypeAlias = Callable[[bool], None]
 
@@ -53,7 +53,7 @@ _OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-co
 
 class Copies:
     """
-    Puts tasks back into their queues, over a separate connection.
+    Publishes copies of tasks to their queues, over a separate connection.
 
     The connection has the server, login, virtual host and TLS of the user's connection, but not its options for
     time-outs, heartbeats and retries.
@@ -68,7 +68,7 @@ class Copies:
         self._producer: Any = None
         self._number = 0
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
-        # Only one check is scheduled at a time. Publishing also reads confirmations, so each of many copies in a row
+        # Only one check is scheduled at a time: publishing also reads confirmations, so each of many copies in a row
         # may find that no other copy is unconfirmed.
         self._next_check: object = None
         self._lock = threading.RLock()
@@ -87,13 +87,14 @@ class Copies:
         Publish a copy of *held*'s message to its queue.
 
         Args:
-            done: Called, now or later, with True when the broker has the copy, and with False when it may not.
+            done: A function that is called, now or later, with True if the broker has the copy, and with False if the
+                broker may not have it.
 
         Returns:
-            False if the queue is unknown; then nothing was done.
+            False if the queue is unknown, and nothing was published.
 
         Raises:
-            Exception: An error of the broker's client. The broker may have the copy, or not.
+            Exception: An error of the broker's client. The broker may or may not have the copy.
         """
         target = _target(held)
         if target is None:
@@ -155,7 +156,7 @@ class Copies:
         consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer, self._next_check))
 
     def _read(self, timeout: float) -> None:
-        """Read the confirmations that have arrived. If one is overdue, all unconfirmed copies count as lost."""
+        """Read the confirmations that have arrived. If one is overdue, treat all unconfirmed copies as lost."""
         with self._lock:
             try:
                 while self._producer is not None and self._unconfirmed:
@@ -188,7 +189,7 @@ class Copies:
         options: dict[str, Any] = {
             **(known.transport_options or {}),
             **(_AMQP_OPTIONS if known.transport.driver_type == "amqp" else _OTHER_OPTIONS),
-            # The worker's event loop waits meanwhile. After a failure, the next copy connects again.
+            # The worker's event loop waits for the connection. After a failure, the next copy connects again.
             "max_retries": others,
             "connect_retries_timeout": _TIMEOUT,
             "errback": None,
@@ -211,7 +212,7 @@ class Copies:
     def _disconnect(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(Exception):  # it may be broken already
+            with contextlib.suppress(Exception):  # the connection may be broken already
                 producer.connection.collect(socket_timeout=0.1)
         failed, self._unconfirmed = self._unconfirmed, {}
         for _, _, done in failed.values():
@@ -227,14 +228,14 @@ def _confirms(producer: Any) -> bool:
 
 
 def first_request_delay(message: Any) -> float:
-    """Seconds until the task of *message* may first request its units. 0: now."""
+    """Return the seconds until the task of *message* may first request its units; 0 if it may do so now."""
     headers: dict[str, Any] = message.headers or {}
     at = headers.get(ASKS_AT)
     return max(0.0, at - time.time()) if isinstance(at, (int, float)) else 0.0
 
 
 def queue_of(consumer: Any, request: Any) -> str | None:
-    """The name of the queue that delivered *request*; None if it is unknown."""
+    """Return the name of the queue that delivered *request*, or None if it is unknown."""
     if (known := source_queue(request.message)) is not None:
         return known
     info: dict[str, Any] = request.message.delivery_info or {}
@@ -260,12 +261,12 @@ def queue_of(consumer: Any, request: Any) -> str | None:
 
 
 def _target(held: HeldTask) -> dict[str, Any] | None:
-    """Where to publish the copy: directly to the queue, so that no other queue of the exchange gets a copy."""
+    """Return the target of the copy: the queue itself, so that no other queue of the exchange receives a copy."""
     queue = _queue(held.consumer, held.queue)
     exchange = getattr(queue, "exchange", None)
     on_fanout = exchange is not None and exchange.type == "fanout"
     if held.queue is None or (on_fanout and isinstance(held.request.message.channel, VirtualChannel)):
-        return None  # a fanout on Redis has no queue to write to
+        return None  # a fanout exchange on Redis has no queue to write to
     return {"exchange": "", "routing_key": held.queue}
 
 

@@ -1,9 +1,9 @@
 """
-The admitted tasks of a worker, in its main process: from the grant until the body has ended.
+Follow the admitted tasks of a worker, in its main process, from the grant until the body has ended.
 
-Until the body begins, the main process renews the task's leases. Then the pool process renews and releases them. If the
-pool process is killed, or the body never begins, the main process releases them. If the limiter's store is in memory,
-the main process keeps the slots, because no other process has that memory.
+Until the body begins, the main process renews the task's leases. While the body runs, the pool process renews them, and
+releases them at its end. If the pool process is killed, or the body never begins, the main process releases the leases.
+If the limiter's store is in memory, the main process keeps the slots, because no other process has that memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Grant:
     One task that was admitted.
 
     Attributes:
-        slots: The decision, if it holds slots of concurrency limits.
-        ours: The slots among them that this process releases when the body has ended.
+        slots: The decision, or None if it holds no slots of concurrency limits.
+        ours: The part of *slots* that this process releases when the body has ended.
     """
 
     slots: Decision | None
@@ -47,8 +47,8 @@ class RunningTasks:
     Follows tasks to the end of their bodies.
 
     Args:
-        on_end: Called with a task whose body has ended, in any thread.
-        on_rate_limited: Called with a task whose body has raised `RateLimited`, in any thread.
+        on_end: A function that is called with each task whose body has ended, in any thread.
+        on_rate_limited: A function that is called with each task whose body has raised `RateLimited`, in any thread.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RunningTasks:
         self._grants: dict[HeldTask, _Grant] = {}
 
     def execute(self, held: HeldTask, run: Run, pool: Any, **options: Any) -> Any:
-        """Give *held* to the pool."""
+        """Pass *held* to the pool."""
         request = held.request
         request.on_accepted = partial(self._on_accepted, held, request.on_accepted)
         request.on_success = partial(self._on_success, held, request.on_success)
@@ -82,21 +82,21 @@ class RunningTasks:
             raise
 
     def on_disconnect(self) -> None:
-        """Mark all tasks after a lost connection: the broker redelivers the unacknowledged ones."""
+        """Mark all tasks as abandoned after a lost connection: the broker redelivers the unacknowledged tasks."""
         for held in list(self._grants):
             held.set_state(State.ABANDONED)
 
     def close(self) -> None:
-        """Release the slots of the pool's processes. The pool has ended."""
+        """Release the slots of the pool's processes, which have ended."""
         for held, grant in list(self._grants.items()):
-            if held.request.worker_pid != os.getpid():  # a thread may still run, and releases its own slots
+            if held.request.worker_pid != os.getpid():  # a thread may still be running, and releases its own slots
                 self._release(grant.slots)
                 self._end(held)
 
     # Callbacks of Celery's pools, some in other threads
 
     def _on_accepted(self, held: HeldTask, original: Any, pid: int, *args: Any, **options: Any) -> None:
-        """Give the slots to process *pid*, in which the body begins."""
+        """Hand the slots over to process *pid*, in which the body begins."""
         grant = self._grants.get(held)
         if grant is not None and grant.ours is not None:
             grant.ours = self._limiter.hand_over(grant.ours, pid)
@@ -110,7 +110,7 @@ class RunningTasks:
             self._end(held)
 
     def _on_failure(self, held: HeldTask, original: Any, info: Any, *args: Any, **options: Any) -> None:
-        error = getattr(info.exception, "exc", None) or info.exception  # from another process, it is wrapped
+        error = getattr(info.exception, "exc", None) or info.exception  # errors of another process are wrapped
         if isinstance(error, RunAgain) and held in self._grants:
             self._end(held, error)
             return

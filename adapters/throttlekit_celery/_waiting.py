@@ -1,9 +1,9 @@
 """
-The tasks that a worker holds: delivered, denied, and waiting in its memory until the store wakes them.
+Hold the denied tasks of a worker in its memory until the store wakes them.
 
 A held task stays unacknowledged, so a killed worker loses no task. Each held task raises the worker's prefetch count
-by one, so that the worker can still fetch other tasks. Example: with a prefetch count of 4 and 100 held tasks, it is
-104.
+by one, so that the worker can still fetch other tasks. Example: a prefetch count of 4 is raised to 104 by 100 held
+tasks.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ __all__ = ["HeldTasks"]
 _log = logging.getLogger("throttlekit.celery")
 
 _CHECK_EVERY, _FREED_WITHIN = 0.5, 0.01
-"""Seconds between checks of held tasks, and between checks of a pool that was full."""
+"""The seconds between checks of held tasks, and between checks of a pool that was full."""
 _MOST_AT_ONCE = 100
-"""Tasks that one check may end or put back, because it blocks the worker's loop. The next check follows at once."""
+"""The number of tasks that one check, which blocks the worker's loop, may end or put back before the next check."""
 
 _UNLIMITED = 65_535  # kombu treats a higher prefetch count as unlimited
 
 
 class HeldTasks:
     """
-    Holds the denied tasks of one worker until the store wakes them, and then gives them to Celery again.
+    Holds the denied tasks of one worker until the store wakes them, and passes woken tasks to Celery again.
 
     Args:
-        max_held: With more held tasks than this, the prefetch count is not raised further: the worker fetches no new
-            tasks until some have run.
-        check: Called with each held task every 0.5 s, in the worker's own thread. Returns whether it did something.
+        max_held: The number of held tasks above which the prefetch count is not raised, so that the worker fetches no
+            new tasks until some have run.
+        check: A function that is called with each held task every 0.5 s, in the worker's own thread. It returns whether
+            it has ended the task or put it back.
     """
 
     def __init__(
@@ -82,15 +83,15 @@ class HeldTasks:
             self._check_later()
 
     def waiting_of(self, held: HeldTask) -> Waiting:
-        """Return how *held* waits if it is denied."""
+        """Return the `Waiting` of *held*, for a request that may be denied."""
         return Waiting(self.waker, held, held.id)
 
     def requests(self) -> list[Any]:
-        """Celery's requests of the held tasks."""
+        """Return Celery's requests of the held tasks."""
         return [held.request for held in self]
 
     def close(self) -> list[HeldTask]:
-        """Stop holding tasks. Return the held tasks, and the woken ones that have not reached the pool."""
+        """Stop holding tasks. Return the held tasks, and the woken tasks that have not reached the pool."""
         self.is_closed = True
         waiting = self.waker.close()
         with self._lock:
@@ -102,7 +103,7 @@ class HeldTasks:
     # Called in the worker's own thread
 
     def hold(self, held: HeldTask, delay: float) -> None:
-        """Hold *held*, which was denied and given to the waker. `inspect scheduled` shows its ETA, *delay* from now."""
+        """Hold *held*, which was denied and passed to the waker. `inspect scheduled` shows its ETA, in *delay* s."""
         with self._lock:
             if held.woken:
                 return  # it was woken in the meantime, and starts soon
@@ -114,7 +115,7 @@ class HeldTasks:
             self._check_later()
 
     def requeue(self, held: HeldTask) -> bool:
-        """Remove *held* from its waker, but keep it here until `forget`. False: it was woken in the meantime."""
+        """Remove *held* from its waker, and keep it until `forget`. Return False if it was woken in the meantime."""
         if self.waker.pass_on(held.id) is not held:
             return False
         with self._lock:
@@ -122,7 +123,7 @@ class HeldTasks:
         return True
 
     def hold_again(self, held: HeldTask, delay: float) -> None:
-        """Let *held*, which the waker does not have, request its units in *delay* seconds."""
+        """Make *held*, which the waker does not have, request its units in *delay* seconds."""
         with self._lock:
             held.woken = False
             self._woken.discard(held)
@@ -145,7 +146,7 @@ class HeldTasks:
             self.consumer.qos.decrement_eventually()
 
     def take_all(self) -> list[HeldTask]:
-        """Remove and return all tasks after a lost connection. The waker keeps the acknowledged ones."""
+        """Remove and return all tasks after a lost connection. The waker keeps the acknowledged tasks."""
         with self._lock:
             taken = [*self._tasks, *(held for held in self._woken if held not in self._tasks)]
             self._tasks.clear()
@@ -158,7 +159,7 @@ class HeldTasks:
         return taken
 
     def _can_fetch_more(self) -> bool:
-        """Whether one more held task may raise the prefetch count, up to `worker_eta_task_limit`."""
+        """Return whether one more held task may raise the prefetch count, up to `worker_eta_task_limit`."""
         qos = self.consumer.qos
         most = min(getattr(qos, "max_prefetch", None) or _UNLIMITED, _UNLIMITED)
         return not self._window and len(self._tasks) < self._max_held and bool(qos.value < most)
@@ -175,8 +176,8 @@ class HeldTasks:
 
     def _fit_window(self) -> None:
         """
-        Start new consumers with a higher prefetch count, so that the worker can fetch tasks besides the held ones. This
-        is for queues whose consumers have a fixed prefetch count, such as quorum queues of RabbitMQ.
+        Start new consumers with a higher prefetch count, so that the worker can fetch more tasks than the held tasks.
+        Only queues whose consumers have a fixed prefetch count, such as quorum queues of RabbitMQ, need this.
         """
         held, least = len(self._tasks), self.consumer.initial_prefetch_count
         window = min(least + held, max(least, self._max_held - held), _UNLIMITED)
@@ -186,7 +187,7 @@ class HeldTasks:
     def _take_up(self, held: HeldTask) -> None:
         with self._lock:
             if held not in self._woken:
-                return  # the connection was lost meanwhile
+                return  # the connection was lost in the meantime
             self._tasks.discard(held)
             raised, held.raised = held.raised, False
             held.set_state(State.RESERVED)
@@ -232,18 +233,18 @@ class HeldTasks:
         return free
 
     def _start(self, _: str, held: HeldTask) -> None:
-        """Give *held*, which the waker has woken, to Celery again."""
+        """Pass *held*, which the waker has woken, to Celery again."""
         with self._lock:
             held.woken = True
             self._woken.add(held)
         self.loop.call(partial(self._take_up, held))
 
     def _on_given_back(self, held: HeldTask) -> None:
-        """Handle *held*, which the waker returns because it has another message with this id, or the worker stops."""
+        """Handle *held*, which the waker gave back: it has another message with this id, or the worker stops."""
         self.loop.call(partial(self._wait_separately, held))
 
     def _wait_separately(self, held: HeldTask) -> None:
-        """Let *held* wait with a separate id, unless it is a second delivery of the same message."""
+        """Make *held* wait with a separate id, unless it is a second delivery of the same message."""
         tag = held.request.message.delivery_tag
         if any(
             other.id == held.id and other.request.message.delivery_tag == tag for other in self if other is not held

@@ -1,4 +1,4 @@
-"""Implement `throttlekit.adapter.Host` for a Celery worker: the jobs of its tasks, and how long they may wait."""
+"""Implement `throttlekit.adapter.Host` for a Celery worker: the jobs of its tasks, and the limits of their waits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from throttlekit_celery._options import TaskLimits
 
 __all__ = ["Settings", "WorkerHost", "longest_hold"]
 
-_LONGEST_HOLD = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes; the body needs time too
+_LONGEST_HOLD = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time
 _SHARE = 1 / 3
-"""The part of the broker's time-out for unacknowledged messages that a task may spend on waiting."""
+"""The fraction of the broker's time-out for unacknowledged messages that a task may spend on waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Settings:
 
 
 class WorkerHost:
-    """Tasks in a worker's main process, as `Throttling` reads them."""
+    """Implements `throttlekit.adapter.Host` for the tasks in a worker's main process."""
 
     def __init__(self, limits: TaskLimits, settings: Settings) -> None:
         self._limits = limits
@@ -43,7 +43,7 @@ class WorkerHost:
         return job_of(message.request.task, message.request, queue=message.queue or "")
 
     def delivery(self, message: HeldTask, max_wait: float | None) -> Delivery:
-        """Return how long *message* may wait, and until when."""
+        """Return the `Delivery` of *message*: its longest wait, and the time at which it expires."""
         name = message.request.task.name
         delivery = self._deliveries.get(name)
         if delivery is None:
@@ -54,7 +54,7 @@ class WorkerHost:
 
 
 def longest_hold(consumer: Any, wanted: float | None) -> float:
-    """How long a task may be held, in seconds: a third of the broker's time-out for unacknowledged messages."""
+    """Return the seconds for which a task may be held: a third of the broker's time-out for unacknowledged messages."""
     if wanted is not None:
         return wanted
     allowed = [_LONGEST_HOLD / _SHARE]

@@ -1,4 +1,4 @@
-"""`python -m throttlekit_cli` is the command `throttlekit`."""
+"""Run the command `throttlekit` with `python -m throttlekit_cli`."""
 
 from throttlekit_cli import main
 

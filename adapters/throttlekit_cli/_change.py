@@ -70,7 +70,7 @@ def open_control(
     Open live control of the store at *url*.
 
     Args:
-        name: The limit to change. If the fleet has not used it, or its *tier*, in the last hour, print a warning.
+        name: The limit to change. If the fleet has not used it, or its *tier*, in the last hour, a warning is printed.
         yes: Whether to continue after that warning.
     """
     if url is None:
@@ -90,11 +90,11 @@ def open_control(
 
 def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, follow: bool = True) -> None:
     """
-    Print the changes and the store. If there are none, exit with `NOTHING_CHANGED`.
+    Print the changes and the store. If there are no changes, exit with `NOTHING_CHANGED`.
 
     Args:
-        nothing: What to print if there are no changes.
-        follow: Whether workers apply the change within 2 seconds.
+        nothing: The text to print if there are no changes.
+        follow: Whether to print that workers apply the change within 2 seconds.
     """
     from throttlekit_cli.formatting import format_change
     from throttlekit_cli.store import name_store
@@ -109,7 +109,7 @@ def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, f
 
 
 def _is_known(control: Control, name: str, tier: str | None) -> bool:
-    """Whether the fleet has used the limit *name*, and its *tier*, lately. If not, a warning is printed."""
+    """Return whether the fleet has used the limit *name*, and its *tier*, in the last hour. If not, print a warning."""
 
     from throttlekit._core.spelling import similar_names
     from throttlekit.fleet.rules import Rule

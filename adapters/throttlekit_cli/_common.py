@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from throttlekit_cli._extras import missing
+from throttlekit_cli._extras import describe_missing
 
 __all__ = ["CommandFailed", "require", "store_errors", "title_option", "url_option"]
 
@@ -16,7 +16,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class CommandFailed(click.ClickException):
-    """The command could not be run: one line on the error output, and the exit code 2."""
+    """The command could not run. It prints one line on the error output, and exits with code 2."""
 
     exit_code = 2
 
@@ -28,7 +28,7 @@ title_option = click.option(
 
 
 def url_option(*, required: bool = False) -> Callable[[_F], _F]:
-    """The option --url, or the variable THROTTLEKIT_URL."""
+    """Return the option --url, which can also be set with the variable THROTTLEKIT_URL."""
     return click.option(
         "--url", metavar="URL", envvar="THROTTLEKIT_URL", show_envvar=True, required=required,
         help="The limiter's store, as in Limiter(URL).",
@@ -40,15 +40,15 @@ def require(packages: Sequence[str], extra: str = "cli") -> None:
     Check that *packages*, a part of the *extra*, are installed.
 
     Raises:
-        CommandFailed: A package is missing; the message says how to install it.
+        CommandFailed: A package is missing. The message says how to install it.
     """
-    if text := missing(packages, extra):
+    if text := describe_missing(packages, extra):
         raise CommandFailed(text)
 
 
 @contextmanager
 def store_errors() -> Generator[None, None, None]:
-    """Turn the errors of a store into `CommandFailed`."""
+    """Convert the errors of a store to `CommandFailed`."""
     from throttlekit import ConfigurationError, StoreUnavailable
 
     try:

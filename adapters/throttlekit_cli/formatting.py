@@ -29,12 +29,12 @@ __all__ = [
 _PARTS = {"set": "tier", "unset": "tier", "weight": "tenant"}
 _PACES = (("s", 1), ("minute", 60), ("hour", 3600), ("day", 86_400))
 _PACE_FROM = 2
-"""A pace is written in the smallest unit in which it is at least 2."""
+"""The minimum number of a pace, such as 2/s. A pace is written in the smallest unit in which it reaches this number."""
 _PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day", 604_800_000_000: "week"}
 
 
 def printable(text: str) -> str:
-    """*text* without control characters, which a terminal would execute. Names and keys may contain any text."""
+    """Return *text*, such as a name or key, without control characters, which a terminal would execute."""
     return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
 
 
@@ -55,17 +55,17 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """The time of day in UTC. All tools use UTC, so that people in different time zones can compare times."""
+    """Format the time of day in UTC, which all tools use, so that people in different time zones can compare times."""
     return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
 
 
 def format_date(seconds: float) -> str:
-    """The date and the time of day in UTC."""
+    """Format the date and the time of day in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def format_slowed(slowed: SlowNow) -> str:
-    """How a limit is slowed down, such as "to 12/minute by its adapt=, for another 42 s"."""
+    """Format the slow-down of a limit, such as "to 12/minute by its adapt=, for another 42 s"."""
     by = {"adapt": "its adapt=", "headers": "the partner's response headers"}[slowed.by]
     return f"to {format_pace(slowed.rate)} by {by}, for another {format_duration(slowed.ends)}"
 
@@ -77,7 +77,7 @@ def format_pace(rate: float) -> str:
 
 
 def format_limit(limit: Limit) -> str:
-    """The definition of *limit*: token-bucket 100/minute burst 20."""
+    """Format the definition of *limit*, such as token-bucket 100/minute burst 20."""
     if limit.period_us:
         period = _PERIODS.get(limit.period_us) or f"{limit.period_us / 1_000_000:g} s"
         written = limit.rate_from(limit.amount, limit.period_us)
@@ -95,7 +95,7 @@ def format_limit(limit: Limit) -> str:
 
 def format_key(key: str, part: str | None, *, clear: bool) -> str:
     """
-    A key for the screen: its digest, or the key itself if *clear*.
+    Format a key for the screen: as a digest, or the key itself if *clear*.
 
     Args:
         part: The part of the key that the limit's scope adds: the name of a queue or a job. It is always shown.
@@ -105,7 +105,7 @@ def format_key(key: str, part: str | None, *, clear: bool) -> str:
 
 
 def format_active_rule(rule: Rule, now: float | None, *, clear: bool) -> str:
-    """A rule that is in force, as a note below its limit: what, by whom, and for how much longer than *now*."""
+    """Format a rule in force as a note below its limit: its effect, who set it, and the time from *now* to its end."""
     part = ""
     if rule.part is not None:
         shown = rule.part if rule.what == "set" else _shown_key(rule.part, clear=clear)
@@ -121,20 +121,20 @@ def format_active_rule(rule: Rule, now: float | None, *, clear: bool) -> str:
 
 
 def format_rule(rule: Rule) -> str:
-    """A rule in force, as one line."""
+    """Format a rule in force as one line."""
     name = _format_name(rule.name, rule.part, _PARTS.get(rule.what, "key"))
     return printable(f"{name}: {_format_rule(rule)}, since {format_date(rule.since_us / 1_000_000)}, by {rule.by}")
 
 
 def format_change(change: Change, *, when: bool = False) -> str:
-    """A change as one line, with the old and the new value. With *when*, also when and by whom."""
+    """Format a change as one line, with the old and the new value. With *when*, add the time and the operator."""
     name = _format_name(change.name, change.part, _PARTS.get(change.verb, "key"))
     begin = f"{format_date(change.at)}  {change.by}  " if when else ""
     return printable(f"{begin}{name}: {format_effect(change)}")
 
 
 def format_effect(change: Change) -> str:
-    """What *change* did: from what to what."""
+    """Format the effect of *change*: the old and the new value."""
     if change.verb == "reset":
         return f"reset: {change.forgotten} stored values deleted"
     if change.verb == "clear-line":
@@ -163,6 +163,6 @@ def _format_name(name: str, part: str | None, kind: str) -> str:
 
 
 def _shown_key(key: str, *, clear: bool) -> str:
-    """The key of a pause, or a tenant, in the format of its own row."""
+    """Return the key of a pause, or a tenant, in the format of its own row."""
     stored = parts_of(bucket_name("", key, "0"))
     return key if clear or stored is None else format_key(stored[1], None, clear=False)

@@ -1,7 +1,7 @@
 """
 The state of the fleet as plain data. `top`, `explain`, the web page and their JSON all use these classes.
 
-Rule 1: each thing has one name, and the name of a number ends with its unit. docs/top.md explains each name.
+Rule 1: each value has one name, and the name of a number ends with its unit. docs/top.md explains each name.
 Rule 2: durations are in seconds, points in time are seconds since 1970 by the store's clock. None means that a value is
 unknown, or does not apply.
 Rule 3: keys and tenants are digests unless the operator or the limit shows them.
@@ -50,7 +50,7 @@ class LastMinute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowed:
-    """The slow-down of a key, and the same as text."""
+    """The slow-down of a key, as numbers and as text."""
 
     units_per_second: float
     by: str
@@ -79,8 +79,8 @@ class Counts:
     @property
     def use(self) -> float | None:
         """
-        The used share in the last minute: 1 is all that the rate allows, and more is possible. If the units of a minute
-        cannot be compared with the rate, as for slots, it is the share in use now.
+        The used share of the rate in the last minute. It is 1 if all units were used that the rate allows, and may be
+        higher. If the units of a minute cannot be compared with the rate, as for slots, it is the share in use now.
         """
         if self.last_minute is not None and self.last_minute.rate_used_ratio is not None:
             return self.last_minute.rate_used_ratio
@@ -97,14 +97,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState(Counts):
-    """One key of a limit. A limit without keys has one, whose name is ""."""
+    """One key of a limit. A limit without keys has one key, whose name is ""."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
-    """A rule of live control, as in `Rule`; `limit` is the name of its limit, or a pattern."""
+    """A rule of live control, with the fields of `Rule`. `limit` is the name of the rule's limit, or a pattern."""
 
     id: str
     what: str
@@ -122,7 +122,7 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantState:
-    """What a tenant of a shared limit got in the last minute."""
+    """The units and the longest wait of a tenant of a shared limit in the last minute."""
 
     tenant: str
     weight: float
@@ -167,7 +167,7 @@ class FleetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState(Counts):
-    """Why one job waits, and the counts of the key for which it waits; only `limit` if no worker reports the limit."""
+    """The reason why a job waits, and the counts of its key. If no worker reports its limit, only `limit` is set."""
 
     job: str
     now: float
@@ -191,7 +191,7 @@ class JobState(Counts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeState:
-    """A change by an operator, as in `Change`. `text` describes it in words."""
+    """A change by an operator, with the fields of `Change`. `text` describes the change in words."""
 
     at: float
     by: str
@@ -218,7 +218,7 @@ ORDERS: Mapping[str, Callable[[Counts], Any]] = {
 
 
 def to_data(value: Any) -> Any:
-    """*value* for JSON: an object for each dataclass, with the names of its fields."""
+    """Convert *value* for JSON: each dataclass becomes an object with the names of its fields."""
     if is_dataclass(value):
         return {field.name: to_data(getattr(value, field.name)) for field in fields(value)}
     return list(map(to_data, value)) if isinstance(value, (tuple, list)) else value
@@ -227,7 +227,7 @@ def to_data(value: Any) -> Any:
 def fleet_state(
     fleet: Fleet, *, order: str, show_keys: bool, tenants: Mapping[str, Sequence[Tenant]] | None = None
 ) -> FleetState:
-    """The limits that are in use, each with its most pressing keys, sorted by *order*, one of `ORDERS`."""
+    """Return the limits in use, each with its most pressing keys, sorted by *order*, one of `ORDERS`."""
     keys, in_use = keys_by_limit(fleet), _in_use(fleet.limits)
     limits = (
         limit_state(
@@ -255,7 +255,7 @@ def limit_state(
     show_keys: bool, order: str = "wait", partner_429s: Mapping[int, int] | None = None, tenants: Sequence[Tenant] = (),
 ) -> LimitState:  # fmt: skip
     """
-    The state of the limit with the definition *known*. *keys* are its most pressing keys.
+    Return the state of the limit with the definition *known*. *keys* are its most pressing keys.
 
     Args:
         definitions: The definitions in use, of all limits.
@@ -343,14 +343,16 @@ def job_state(job_id: str, found: Found, *, show_keys: bool) -> JobState:
 
 
 def rule_id(rule: Rule) -> str:
-    """An id of *rule* for URLs and forms, which does not show its key."""
+    """Return an id of *rule* for URLs and forms, which does not show the rule's key."""
     return hashlib.blake2b(field_of(rule.what, rule.name, rule.part).encode(), digest_size=8).hexdigest()
 
 
 def rule_state(rule: Rule, now: float | None = None, *, clear: bool) -> RuleState:
     """
+    Return the state of *rule*.
+
     Args:
-        now: If given, the text says for how much longer the rule is in force.
+        now: The present time. If given, the text contains the time until the rule ends.
     """
     return RuleState(
         id=rule_id(rule), what=rule.what, limit=rule.name, part=shown_part(rule, clear=clear), rate=rule.rate,
@@ -368,7 +370,7 @@ def change_state(change: Change, *, clear: bool) -> ChangeState:
 
 
 def shown_part(of: Rule | Change, *, clear: bool) -> str | None:
-    """The tier or the key to which a rule or a change is restricted. A key is shown as a digest unless *clear*."""
+    """Return the tier or the key to which a rule or a change is restricted. A key is a digest unless *clear*."""
     is_tier = (of.what if isinstance(of, Rule) else of.verb) in ("set", "unset")
     if of.part is None or is_tier or clear:
         return of.part
@@ -377,7 +379,7 @@ def shown_part(of: Rule | Change, *, clear: bool) -> str | None:
 
 
 def _in_use(definitions: Sequence[Known]) -> list[Known]:
-    """The definitions that workers use now, and those with a decision in the last minute."""
+    """Return the definitions that workers use now, and those with a decision in the last minute."""
     now = {each.id for each in reported_within(definitions)}
     return [each for each in definitions if each.id in now or each.minute.allowed or each.minute.denials]
 
@@ -392,7 +394,7 @@ def _counts(key: Key) -> dict[str, Any]:
         "oldest_wait_seconds": max(key.minute.longest_wait, key.oldest_wait or 0.0),
         "last_starts_in_seconds": key.last_starts,
         "paused_for_seconds": key.paused,
-        "slowed": _slowed(key.slowed),
+        "slowed": _slow_down(key.slowed),
         "mean_hold_seconds": key.mean_hold,
         "last_slot_ago_seconds": key.held,
         "oldest_hold_seconds": key.oldest_hold,
@@ -409,14 +411,14 @@ def _last_minute(minute: Minute, share: float | None) -> LastMinute | None:
     )  # fmt: skip
 
 
-def _slowed(slowed: SlowNow | None) -> Slowed | None:
+def _slow_down(slowed: SlowNow | None) -> Slowed | None:
     if slowed is None:
         return None
     return Slowed(units_per_second=slowed.rate, by=slowed.by, ends_in_seconds=slowed.ends, text=format_slowed(slowed))
 
 
 def _is_of_tier(rule: Rule, known: Known) -> bool:
-    """Whether *rule* applies to the tier of *known*: false for the rate of another tier."""
+    """Return whether *rule* applies to the tier of *known*. The rate of another tier does not."""
     return rule.what != "set" or None in (rule.part, known.limit.of_tier) or rule.part == known.limit.of_tier
 
 

@@ -27,7 +27,7 @@ _LONGEST_TITLE = 60
 
 def open_store(store: str | Store | Limiter) -> Any:
     """
-    Open the store of a fleet. The time-outs are longer than those of workers, because an operator may be far away.
+    Open the store of a fleet, with longer time-outs than those of workers, because an operator may be far away.
 
     Args:
         store: The store's URL, the store, or a limiter that uses it. The time-outs are only changed for a URL.
@@ -47,7 +47,7 @@ def open_store(store: str | Store | Limiter) -> Any:
 
 def name_store(store: str | Store | Limiter | None, title: str = "") -> str:
     """
-    The store's name for operators: *title*, hosts and database, such as `production (limits:6379/1)`.
+    Return the store's name for operators: *title*, hosts and database, such as `production (limits:6379/1)`.
 
     The name contains no user, password or option of the URL. If the URL cannot be read, the name says so.
     """
@@ -62,7 +62,7 @@ def name_store(store: str | Store | Limiter | None, title: str = "") -> str:
 
 
 def address_of_url(url: str) -> str:
-    """host:port/database of *url*; "" if it names no single server."""
+    """Return the host:port/database of *url*, or "" if it does not name a single server."""
     import redis
 
     from throttlekit.stores.redis_server import address_of
@@ -73,7 +73,7 @@ def address_of_url(url: str) -> str:
 
 
 def _name_in(url: str) -> str:
-    """Hosts and database of *url*; "" if they cannot be read reliably."""
+    """Return the hosts and the database of *url*, or "" if they cannot be read reliably."""
     try:
         parts = urlsplit(url)
         query = parse_qs(parts.query)

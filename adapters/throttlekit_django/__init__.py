@@ -1,6 +1,6 @@
 """
-throttlekit for Django: limits for views, `@throttled(limiter, search)`, and an app for `INSTALLED_APPS` with the
-project's limiter, a page in the admin, system checks, and the command line as `manage.py throttlekit`.
+throttlekit for Django: limits for views, with `@throttled(limiter, search)`, and an app for `INSTALLED_APPS`. The app
+has the project's limiter, a page in the admin, system checks, and the command line as `manage.py throttlekit`.
 """
 
 from throttlekit.adapter import installed_by as _installed_by

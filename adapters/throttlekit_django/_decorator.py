@@ -1,4 +1,4 @@
-"""The decorator of a Django view."""
+"""The decorator that applies limits to a Django view."""
 
 from __future__ import annotations
 
@@ -20,22 +20,27 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[Any], Any]) -> Callable[[_F], _F]:
     """
-    Apply *limits* to a view: `@throttled(limiter, search)`. It also works for coroutine functions, without blocking the
-    event loop; for classes, `throttled(limiter, search)(Search.as_view())`; and for all views, in a middleware factory.
+    Apply *limits* to a view:
+
+        @throttled(limiter, search)
+        def find(request): ...
+
+    The view may also be a coroutine function, and the event loop is not blocked. For a class, write
+    `throttled(limiter, search)(Search.as_view())`. To limit all views, use the decorator in a middleware factory.
 
     A request over a limit gets the status 429, or 503 if the store is unavailable and the limit fails closed. Every
-    response has the headers of `Decision.headers()`, whether the request passes or not. The decision is in
+    response has the headers of `Decision.headers()`, whether the request is admitted or denied. The decision is in
     `request.throttled`.
 
-    A request does not wait: it passes only if no job waits, and gets no position. It holds slots of a `Concurrency`
-    limit until the view has returned or raised an error; if the response is streamed, until that is closed.
+    A request does not wait. It is admitted only if no job waits, and a denied request gets no position. It holds slots
+    of a `Concurrency` limit until the view has returned or raised an error, or until a streamed response is closed.
 
     Args:
         limiter: The limiter that decides.
-        limits: All of them are charged, or none.
-        arguments: Values for names in the limits' templates that are not arguments of the view, `remote_addr`, `path`
-            or `method`. Each is a function of the request: `account_id=lambda request: request.user.pk`. For a
-            coroutine view, it may be a coroutine function.
+        limits: The limits, which are charged all together or not at all.
+        arguments: The values for names in the limits' templates that are not arguments of the view, `remote_addr`,
+            `path` or `method`. Each value is a function of the request: `account_id=lambda request: request.user.pk`.
+            For a coroutine view, it may be a coroutine function.
 
     Raises:
         ConfigurationError: An argument can never work, or a template contains a name without a value.
@@ -85,7 +90,7 @@ def _denial(held_to: RequestLimits, denied: Decision) -> HttpResponse:
 
 
 def _answer(held_to: RequestLimits, decision: Decision, response: Any) -> Any:
-    """Add the headers of *decision* to *response*. A streamed response releases the slots when it is closed."""
+    """Add the headers of *decision* to *response*. If it is streamed, release the slots when it is closed."""
     if response is not None:  # otherwise Django raises an error with the name of the view
         held_to.write_headers(decision, response.headers)
         if response.streaming and decision.leases:

@@ -24,11 +24,13 @@ _made: list[Limiter] = []
 
 def get_limiter() -> Limiter:
     """
-    Return the project's limiter. The first call in a process creates it from `settings.THROTTLEKIT`.
+    Return the project's limiter. The first call in a process creates it from `settings.THROTTLEKIT`, without opening a
+    connection:
 
-    Its options are `url`, `client`, `plugins` and `stores`, the arguments of `Limiter`; a client and plugins may also
-    be dotted names. The default of `url` is the environment variable THROTTLEKIT_URL, otherwise memory. This opens no
-    connection.
+        THROTTLEKIT = {"url": "redis://localhost:6379/1"}
+
+    The options `url`, `client`, `plugins` and `stores` are the arguments of `Limiter`. A client and plugins may also be
+    dotted names. The default of `url` is the environment variable THROTTLEKIT_URL, otherwise memory.
 
     Raises:
         ConfigurationError: An option is unknown, or can never work.
@@ -37,16 +39,16 @@ def get_limiter() -> Limiter:
         if not _made:
             given = {name: value for name, value in read_options().items() if name not in PAGE_OPTIONS}
             if "client" in given:
-                given["client"] = _imported(given["client"])
+                given["client"] = _import_named(given["client"])
             if isinstance(given.get("plugins"), (list, tuple)):
-                given["plugins"] = [_imported(each) for each in given["plugins"]]
+                given["plugins"] = [_import_named(each) for each in given["plugins"]]
             url = given.pop("url", None)
             _made.append(Limiter(**given) if url is None else Limiter(url, **given))
         return _made[0]
 
 
 def forget_limiter() -> None:
-    """Close the limiter. The next call of `get_limiter` creates another one."""
+    """Close the limiter. The next call of `get_limiter` creates another limiter."""
     with _lock:
         while _made:
             _made.pop().close()
@@ -54,6 +56,8 @@ def forget_limiter() -> None:
 
 def read_options() -> dict[str, Any]:
     """
+    Return the setting THROTTLEKIT.
+
     Raises:
         ConfigurationError: The setting is not a dict, or has an unknown option.
     """
@@ -63,7 +67,7 @@ def read_options() -> dict[str, Any]:
 
 
 def find_faults() -> Iterator[str]:
-    """The errors in the names of the options."""
+    """Yield the errors in the type of the setting and in the names of its options."""
     options: Any = getattr(settings, "THROTTLEKIT", {})
     if not isinstance(options, dict):
         kind = type(options).__name__
@@ -75,8 +79,8 @@ def find_faults() -> Iterator[str]:
         yield f"settings.THROTTLEKIT has an unknown option {name!r}{what}"
 
 
-def _imported(value: object) -> object:
-    """Return *value*, or the object with this dotted name. For a class, return an instance."""
+def _import_named(value: object) -> object:
+    """Return *value*, or the object with this dotted name. If that is a class, return an instance."""
     if not isinstance(value, str):
         return value
     try:

@@ -23,7 +23,7 @@ __all__ = ["LimitsAdmin"]
 
 @admin.register(Limits)  # pyright: ignore[reportUnknownMemberType]
 class LimitsAdmin(admin.ModelAdmin):  # type: ignore[misc]
-    """Shows the page instead of the lists and forms of a model."""
+    """The admin of the limits, which shows the page instead of the lists and forms of a model."""
 
     def get_urls(self) -> list[Any]:
         site: Any = self.admin_site
@@ -37,8 +37,8 @@ class LimitsAdmin(admin.ModelAdmin):  # type: ignore[misc]
 @csrf_exempt  # type: ignore[untyped-decorator]
 def _page(request: Any, below: str = "") -> HttpResponse:
     """
-    The page. It does not use Django's CSRF token: it accepts a change only from its own origin, and with its own token
-    in a header, which a form cannot send.
+    Return the page. It does not use Django's CSRF token: it accepts a change only from its own origin, and with its own
+    token in a header, which a form cannot send.
     """
     if not request.user.has_perm("throttlekit_django.view_limits"):
         raise PermissionDenied

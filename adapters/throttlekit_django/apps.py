@@ -34,7 +34,7 @@ def _follow_setting(*, setting: str, **_: object) -> None:
 
 
 def _check_settings(**_: object) -> list[CheckMessage]:
-    """Check the setting THROTTLEKIT. It opens no connection."""
+    """Check the setting THROTTLEKIT, without opening a connection."""
     faults: list[CheckMessage] = [Error(text, id="throttlekit.E001") for text in find_faults()]
     return faults or list(_check_limiter(read_options()))
 

@@ -1,4 +1,4 @@
-"""Watch an actor's function: a `RateLimited` from its body reaches Throttle before any other middleware."""
+"""Watch an actor's function, so that a `RateLimited` of its body reaches Throttle before any other middleware."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Bodies:
     the error, and other middleware has counted it, retried the message, or sent callbacks.
 
     Args:
-        rate_limited: Takes the message and the error.
+        rate_limited: A function that takes the message and the error.
     """
 
     def __init__(self, rate_limited: Callable[[Any, RateLimited], None]) -> None:
@@ -29,11 +29,11 @@ class Bodies:
         self._here = threading.local()
 
     def expect(self, message: Any) -> None:
-        """Record that the next body in this thread belongs to *message*; None: to a message without limits."""
+        """Record the *message* of the next body in this thread, or None for a message without limits."""
         self._here.message = message
 
     def watch(self, actor: Any) -> None:
-        """Wrap *actor*'s function. A direct call of it, also in another body, works as before."""
+        """Wrap the function of *actor*. A direct call of the function, also in another body, works as before."""
         function = actor.fn
 
         @functools.wraps(function)

@@ -20,8 +20,8 @@ class DeferFailed(MiddlewareError, BrokerConnectionError):
     """
     A denied message could not be put into its delay queue. The worker keeps the original and tries again.
 
-    It is a MiddlewareError, because Dramatiq ignores other errors from `before_ack`. It is a connection error, because
-    the worker then waits and tries again, instead of acknowledging the message.
+    This error is a MiddlewareError, because Dramatiq ignores other errors from `before_ack`. It is also a connection
+    error, because after such an error the worker waits and tries again, instead of acknowledging the message.
     """
 
 
@@ -29,7 +29,7 @@ class AnyError(dict[str, Any]):
     """
     A `throws` option that matches every error, so that Dramatiq does not retry the message.
 
-    It is a dict and not a class, because Dramatiq sends the message with its options as JSON to `on_failure`.
+    The option is a dict and not a class, because Dramatiq sends the message and its options as JSON to `on_failure`.
     """
 
     def __bool__(self) -> bool:
@@ -41,9 +41,9 @@ class AnyError(dict[str, Any]):
 
 def as_middleware_error(error: _E) -> _E:
     """
-    Return the same error as a MiddlewareError, the only kind that Dramatiq raises from a `before_` hook.
+    Return *error* as a MiddlewareError, the only kind that Dramatiq raises from a `before_` hook.
 
-    It keeps its name and module, so that the stored result shows the original error.
+    The returned error has the name and module of *error*, so that the stored result shows the original error.
     """
     kind = type(error)
     namespace = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}

@@ -1,8 +1,8 @@
 """
-The denied messages that a worker process holds, unacknowledged. When the store wakes one, a thread processes it.
+Hold the denied messages of a worker process, unacknowledged. When the store wakes a message, a thread processes it.
 
-A denied message stays unacknowledged, and the consumer of its queue can fetch other messages in addition: see
-`_windows.py`. If the worker stops, or loses its connection to RabbitMQ, held messages are returned to the broker.
+While messages are held, the consumer of their queue can fetch other messages in addition: see `_windows.py`. If the
+worker stops, or loses its connection to RabbitMQ, held messages are returned to the broker.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from throttlekit_dramatiq._windows import Window, window_of
 __all__ = ["Holding", "Item"]
 
 _MOST_HELD = 60_000
-"""The most held messages of one queue, at about 2 KB each."""
+"""The maximum number of held messages of one queue, at about 2 KB each."""
 
 _POLL_MS = 50
-"""The longest sleep of a throttled queue's consumer, so that it soon fetches messages in addition to the held ones."""
+"""The longest sleep of a throttled queue's consumer, so that it soon fetches more messages than the held ones."""
 
 _SAME_ID_MS = 1000
-"""If two messages with the same id wait, one is held, and the other is requeued with this delay."""
+"""The delay with which a message is requeued if another message with the same id is held."""
 
 
 class _Tag(int):
@@ -39,7 +39,7 @@ class _Tag(int):
     A delivery tag that differs from the tags of all other connections.
 
     Each connection numbers its messages from 1. After a lost connection, Dramatiq acknowledges old messages on the new
-    connection, where the same number may belong to another message. If that message was denied, it would be lost.
+    connection, where the same number may belong to another message. A denied message with that number would be lost.
     """
 
     __hash__ = object.__hash__
@@ -55,13 +55,13 @@ class Item:
 
     Attributes:
         message: The message that a thread processes when it is woken.
-        thread: The consumer thread that received it.
+        thread: The consumer thread that received the message.
         consumer: The consumer of that thread at that time.
-        source: The held messages of that thread; None: it holds no messages.
-        since: When it was first denied in this process.
-        started: Whether it was woken, and given to a thread.
-        join_queue: The queue for which `Worker.join` waits: it counts the message as unfinished while it is held.
-        has_copy: Whether the broker has delivered the same message again, so this one is not put back.
+        source: The held messages of that thread. None if the thread holds no messages.
+        since: The time of the first denial in this process, by the monotonic clock.
+        started: Whether the message was woken and passed to a thread.
+        join_queue: The queue for which `Worker.join` waits. It counts a held message as unfinished.
+        has_copy: Whether the broker has delivered the same message again, so that this one is not put back.
     """
 
     message: Any
@@ -79,8 +79,8 @@ class Item:
         Whether this process still has to acknowledge the message.
 
         After a lost connection, RabbitMQ delivers the message again, so this one must not run or be put back. The
-        connection is lost if the consumer is closed, was replaced, or does not know the message's tag. For a moment
-        after the loss, none of these is true.
+        connection is lost if the consumer is closed, was replaced, or does not have the message's tag. For a moment
+        after the loss, none of these conditions holds.
         """
         if self.consumer is None or not hasattr(self.message, "_tag"):
             return True
@@ -90,7 +90,7 @@ class Item:
 
 @dataclass(eq=False, slots=True)
 class _Source:
-    """The consumer thread of a throttled queue. *prefetch*: how many messages Dramatiq fetches ahead."""
+    """The consumer thread of a throttled queue. *prefetch* is the number of messages that Dramatiq fetches ahead."""
 
     thread: Any
     prefetch: int
@@ -141,7 +141,7 @@ class Holding:
         self._returned += self.waker.close()
 
     def adopt(self, thread: Any) -> None:
-        """Hold the messages of *thread*, the consumer thread of a throttled queue, which boots."""
+        """Prepare to hold the messages of *thread*, the booting consumer thread of a throttled queue."""
         source = self._sources[thread.queue_name] = _Source(thread, thread.prefetch)
         thread.worker_timeout = min(thread.worker_timeout, _POLL_MS)
         thread.broker = _Opener(thread.broker, partial(self._prepare, source))
@@ -153,7 +153,7 @@ class Holding:
         """
         Return the held and the fetched messages of a consumer thread that stops.
 
-        On Redis, they would otherwise stay under the id of this process until Dramatiq considers it dead.
+        On Redis, these messages would otherwise stay under the id of this process until Dramatiq considers it dead.
         """
         source = self._sources.pop(thread.queue_name, None)
         left = [each.message for each in self._returned if each.source is source]
@@ -161,7 +161,7 @@ class Holding:
             _requeue(thread.consumer, [*left, *_take_fetched(thread.consumer)])
 
     def item(self, message: Any) -> Item:
-        """Create the item to hold if *message* is denied. It has a new proxy: another thread may start it at once."""
+        """Create the item to hold if *message* is denied, with a new proxy: another thread may start it at once."""
         fresh: Any = object.__new__(message.__class__)
         fresh.__dict__.update(message.__dict__)
         thread, source = self._worker.consumers.get(message.queue_name), self._sources.get(message.queue_name)
@@ -174,7 +174,7 @@ class Holding:
         return Item(fresh, thread, getattr(thread, "consumer", None), source, since)
 
     def hold(self, item: Item) -> bool:
-        """Hold *item*, which was denied. False: it is not held, and has to be put into its delay queue."""
+        """Hold *item*, which was denied. Return False if it is not held, and has to be put into its delay queue."""
         source, id_ = item.source, item.message.message_id
         if source is not None:
             source.window.learn(item.message)
@@ -205,7 +205,7 @@ class Holding:
 
     def _start(self, id_: str, item: Item) -> None:
         if item.source is None:
-            return  # `hold` returns False for it
+            return  # `hold` returns False for this item
         if item.is_ours and item.source.window.has(item.message):
             self.take(item.message)
             _put_first(item.thread, item.message)
@@ -226,7 +226,7 @@ class Holding:
             join_queue.task_done()
 
     def _give_back(self, item: Item) -> None:
-        """Handle *item*, which the waker returns: the worker stops, or it holds another message with the same id."""
+        """Handle *item*, which the waker gave back: the worker stops, or it holds another message with this id."""
         if self._stopping:
             self._returned.append(item)
             return
@@ -235,7 +235,7 @@ class Holding:
             _put_back(item, _SAME_ID_MS)
 
     def _prepare(self, source: _Source, consumer: Any) -> None:
-        """Prepare a new consumer: the first one, or the replacement of one whose connection was lost."""
+        """Prepare a new consumer: the first consumer, or its replacement after a lost connection."""
         thread, before = source.thread, source.thread.consumer
         source.window = window_of(consumer, thread.queue_name, source.prefetch, thread.worker_timeout)
         with self._lock:
@@ -254,7 +254,7 @@ class Holding:
                 _requeue(consumer, _take_fetched(before))
 
     def _after_message(self, source: _Source, original: Any) -> None:
-        """Adapt the window, and put back old messages. A consumer calls this after each message, and while idle."""
+        """Adapt the window, and put back old messages. Consumers call it after each message, and while idle."""
         original()
         window, now = source.window, time.monotonic()
         window.fit(len(source.held))
@@ -263,7 +263,7 @@ class Holding:
             self._put_back_old(source, now - window.longest)
 
     def _put_back_old(self, source: _Source, before: float) -> None:
-        """Put back the messages that are held since *before* or longer."""
+        """Put back the messages that this process first denied at *before* or earlier."""
         with self._lock:
             old = [item for item in source.held.values() if item.since <= before]
         for item in old:
@@ -273,7 +273,7 @@ class Holding:
 
 
 def _count_for_join(item: Item) -> None:
-    """Let `Worker.join` wait until *item* is no longer held."""
+    """Make `Worker.join` wait until *item* is no longer held."""
     queue: Queue[Any] = item.thread.delay_queue
     if item.join_queue is queue or not hasattr(queue, "all_tasks_done"):  # gevent's queue has no such attribute
         return
@@ -283,7 +283,7 @@ def _count_for_join(item: Item) -> None:
 
 
 def _is_copy(message: Any, other: Any) -> bool:
-    """Whether Redis has delivered the same message twice, because another worker had it in between."""
+    """Return whether Redis has delivered the same message twice, because another worker had it in between."""
     id_: Any = message.options.get("redis_message_id")
     return id_ is not None and id_ == other.options.get("redis_message_id")
 
@@ -307,7 +307,7 @@ def _put_back(item: Item, delay_ms: int | None) -> None:
 
 
 def _put_first(thread: Any, message: Any) -> None:
-    """Give a woken message to the threads, before fetched messages of the same priority."""
+    """Pass a woken message to the threads, before fetched messages of the same priority."""
     priority = thread.broker.get_actor(message.actor_name).priority
     try:
         from dramatiq.worker import _WorkQueueItem  # pyright: ignore[reportPrivateUsage]

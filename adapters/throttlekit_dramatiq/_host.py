@@ -1,4 +1,4 @@
-"""Other middleware of the worker: Throttle's position among them, and their hooks when a message is denied."""
+"""Handle the other middleware of the worker: Throttle's position in the list, and hooks for denied messages."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def take_position(broker: Broker, throttle: Middleware) -> None:
     Move *throttle* to a position where a denial is safe: after AgeLimit, and before TimeLimit, ShutdownNotifications
     and CurrentMessage.
 
-    At this position, an expired message is never charged, and no middleware interrupts a denial: if one did after the
-    message was copied and before it is skipped, the job would run twice.
+    At this position, an expired message is never charged, and no middleware interrupts a denial. If a denial were
+    interrupted after the message was copied and before it is skipped, the job would run twice.
     """
     others = [middleware for middleware in broker.middleware if middleware is not throttle]
     first = max((i + 1 for i, m in enumerate(others) if isinstance(m, AgeLimit)), default=0)
@@ -42,7 +42,7 @@ def take_position(broker: Broker, throttle: Middleware) -> None:
 
 def age_limit_before(broker: Broker, throttle: Middleware) -> AgeLimit | None:
     """
-    The AgeLimit middleware before *throttle*; None: there is none.
+    Return the AgeLimit middleware before *throttle*, or None if there is none.
 
     An AgeLimit after *throttle* does not count: an expired message that *throttle* denies would never reach it.
     """
@@ -52,7 +52,7 @@ def age_limit_before(broker: Broker, throttle: Middleware) -> AgeLimit | None:
 
 def count_in_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
     """
-    Let a Prometheus middleware after *throttle* count the start of *message*.
+    Make a Prometheus middleware after *throttle* count the start of *message*.
 
     When a message is skipped, Dramatiq also calls the middleware that it has not called at the start. Without this
     call, the gauge of messages in progress would fall below zero.
@@ -63,7 +63,7 @@ def count_in_prometheus(broker: Broker, throttle: Middleware, message: Any) -> N
             try:
                 middleware.before_process_message(broker, message)
             except Exception:
-                # Log it, like Dramatiq. An error that leaves the hook of a denied message would run its body.
+                # Log the error, like Dramatiq. If it left the hook of a denied message, the body would run.
                 _log.exception("%r failed on a message that was denied.", middleware)
 
 
@@ -90,5 +90,5 @@ _FILTER = _WithoutDeferrals()
 
 
 def drop_skip_warnings() -> None:
-    """Drop the warning that Dramatiq logs for each denied message: throttlekit logs one summary per limit instead."""
+    """Drop the warning that Dramatiq logs for each denied message. Throttlekit logs one summary per limit instead."""
     logging.getLogger("dramatiq.worker.WorkerThread").addFilter(_FILTER)

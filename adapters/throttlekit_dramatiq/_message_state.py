@@ -10,7 +10,7 @@ from throttlekit.adapter import Run
 __all__ = ["DEFERRAL", "GRANT", "Deferral", "Grant", "take_mark"]
 
 DEFERRAL = "_throttlekit_deferral"
-"""The attribute of a denied message: its `Deferral`."""
+"""The attribute of a denied message that holds its `Deferral`."""
 
 GRANT = "_throttlekit_grant"
 
@@ -18,13 +18,13 @@ GRANT = "_throttlekit_grant"
 @dataclass(slots=True)
 class Deferral:
     """
-    A denied message. It stays unacknowledged in this process, or is replaced by a copy.
+    The deferral of a message, which stays unacknowledged in this process, or is replaced by a copy.
 
     Attributes:
         item: The held message.
-        copy: The copy to enqueue; None: the message is held.
-        delay_ms: The delay of the copy; None: no delay.
-        sent: Whether the copy is enqueued.
+        copy: The copy to enqueue. None if the message is held.
+        delay_ms: The delay of the copy. None if it has no delay.
+        sent: Whether the copy was enqueued.
     """
 
     item: Any
@@ -42,5 +42,5 @@ class Grant:
 
 
 def take_mark(message: Any, mark: str) -> Any:
-    """Remove and return the *mark* of a message; None if it has none."""
+    """Remove and return the attribute *mark* of a message. Return None if the message does not have it."""
     return message.__dict__.pop(mark, None)

@@ -1,4 +1,4 @@
-"""The middleware: a message becomes a Job, and a denied message waits in this process until the store wakes it."""
+"""`Throttle`, the middleware that checks the limits of messages. A denied message waits until the store wakes it."""
 
 from __future__ import annotations
 
@@ -56,33 +56,40 @@ __all__ = ["Throttle"]
 _log = logging.getLogger("throttlekit.dramatiq")
 _LEAST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 """
-A message that this process does not hold waits in the delay queue for the estimated seconds until its turn, within
-these bounds.
+The bounds of the seconds for which a denied message waits in the delay queue if this process does not hold it. The
+delay is the estimated time until its turn.
 """
 
 
 class Throttle(Middleware):
     """
-    Applies limits in every worker that has this middleware and uses the same store.
+    A Dramatiq middleware that applies limits in every worker of the broker.
+
+        broker.add_middleware(Throttle(Limiter("redis://localhost/1")))
+
+        @dramatiq.actor(throttle=[TokenBucket("partner", "10/s")])
+        def push(contact_id): ...
+
+    Add the middleware to the broker before actors are declared. When a worker boots, the middleware moves itself to its
+    position in the broker's list. All workers whose limiter uses the same store share the limits.
 
     A denied message waits in the worker process, unacknowledged, and runs at its turn, with the same id, options,
     retries, group, pipeline and result. A message whose body raises `RateLimited` waits in the same way, until the
-    pause has ended. A message holds its slot of a concurrency limit until the body has returned or failed. Add the
-    middleware to the broker before actors are declared; when a worker boots, it moves itself to its position.
+    pause has ended. A message holds its slot of a concurrency limit until the body has returned or failed.
 
     Args:
         limiter: The limiter that decides. Create it at import; it connects on first use.
-        throttle: Limits for every actor that declares none.
-        on_429: The limit of *throttle*, or its name, that is paused if a body raises `RateLimited` without naming one.
-            An actor or a message with its own limits may also have its own `throttle_on_429`.
-        max_wait: How long a message may wait in total, in seconds, from its first denial. The option
-            `throttle_max_wait` of a message, otherwise of its actor, replaces it. Default: no limit.
-        max_deferrals: How often a message may be denied. Default: no limit.
-        on_waited_too_long: What happens to a message that exceeds one of these, or that a full `queue=` refuses: "fail"
-            dead-letters it with `WaitedTooLong`, "drop" acknowledges it without running it, "run" runs it uncharged,
-            **beyond the limit**.
-        own_limits: Whether messages may carry `throttle`, `throttle_max_wait` or `throttle_on_429`. False: sending such
-            a message is an error, and a worker dead-letters it.
+        throttle: The limits for every actor that declares none.
+        on_429: The limit of *throttle*, or its name, that is paused if a body raises `RateLimited` without naming a
+            limit. An actor or a message with its own limits may also have its own `throttle_on_429`.
+        max_wait: The longest total wait of a message, in seconds from its first denial. The option `throttle_max_wait`
+            of a message, otherwise of its actor, replaces this value. Default: no limit.
+        max_deferrals: The maximum number of denials of a message. Default: no limit.
+        on_waited_too_long: The action for a message that exceeds *max_wait* or *max_deferrals*, or that a full `queue=`
+            rejects. "fail" dead-letters it with `WaitedTooLong`. "drop" acknowledges it without running it. "run" runs
+            it uncharged, **beyond the limit**.
+        own_limits: Whether messages may carry `throttle`, `throttle_max_wait` or `throttle_on_429`. If False, sending
+            such a message is an error, and a worker dead-letters it.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -206,7 +213,7 @@ class Throttle(Middleware):
         self._finish(message)
 
     def before_ack(self, broker: Broker, message: Any) -> None:
-        """Put a denied message back. This is before the acknowledgement, so the copy is safe first."""
+        """Enqueue the copy of a denied message before the original is acknowledged, so that the job is never lost."""
         marks = message.__dict__  # `getattr` of a message without the attribute is slower
         if GRANT in marks:
             self._finish(message)
@@ -246,7 +253,7 @@ class Throttle(Middleware):
             begin(self.limiter, run.decision, run.job)
 
     def _finish(self, message: Any, error: BaseException | None = None) -> None:
-        """End *message*, whose body has ended or will not begin. Called in its thread, maybe several times."""
+        """End *message*, whose body has ended or will not begin. May be called several times, in its thread."""
         grant: Grant | None = take_mark(message, GRANT)
         if grant is not None:
             self._bodies.expect(None)  # the body may not have begun
@@ -254,7 +261,7 @@ class Throttle(Middleware):
         self._holding.give_back(message)
 
     def _rate_limited(self, message: Any, error: RateLimited) -> None:
-        """Defer *message*, whose body has raised *error*. If this returns, *error* counts as a normal failure."""
+        """Defer *message*, whose body has raised *error*. If this method returns, *error* is a normal failure."""
         grant: Grant = getattr(message, GRANT)
         broker = self._options.broker
         end_interrupting(broker, self, message)
@@ -266,7 +273,7 @@ class Throttle(Middleware):
 
     def _skip(self, broker: Broker, message: Any, deferral: Deferral) -> NoReturn:
         setattr(message, DEFERRAL, deferral)
-        # Without this, Results would store None, and a reader would stop waiting. The held item is another object.
+        # Without this option, Results would store None, and a reader would stop waiting. The held item lacks it.
         message._message = message._message.copy(options={"store_results": False})
         self._count(broker, message)
         raise SkipMessage("deferred by throttlekit")

@@ -1,4 +1,4 @@
-"""The limits of a message: the options of its actor, and those that the message carries by value."""
+"""Read the limits of a message: the options of its actor, and the options that the message carries by value."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _REMEMBERED = 256  # deliveries, by the longest wait of messages
 
 class Options:
     """
-    Reads actors and messages: the `Host` of `throttlekit.adapter.Throttling`.
+    Reads the options of actors and messages, as the `Host` of `throttlekit.adapter.Throttling`.
 
     Args:
-        throttle, on_429: For actors that name no limits of their own.
+        throttle, on_429: The options of actors that name no limits of their own.
         own_limits: Whether messages may carry their own options.
 
     Attributes:
-        broker: The broker of the worker, once it boots: a body may send messages to other brokers.
-        age_limit: The middleware that ends messages past their `max_age`, set when a worker boots; None: there is none.
+        broker: The broker of the worker, set when the worker boots. A body may send messages to other brokers.
+        age_limit: The middleware that ends messages past their `max_age`, set when a worker boots, or None.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -71,7 +71,7 @@ class Options:
         self._deliveries: dict[float | None, Delivery] = {}
 
     def knows(self, name: str) -> bool:
-        """Whether the actor called *name* has been declared."""
+        """Return whether the actor called *name* was declared."""
         return name in self._of_actor
 
     def declare(self, actor: Any) -> JobOptions:
@@ -103,7 +103,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
-        # A worker calls this for each message that it retries or delays, from any sender: an error would lose it.
+        # Workers also call this for each message, of any sender, that they retry or delay: an error would lose it.
         for name, meant in misspelt(options).items():
             _warn_misspelt(message.actor_name, name, meant)
         if not self._own_limits:
@@ -113,7 +113,7 @@ class Options:
         fresh = read_limits(options[THROTTLE]) if THROTTLE in options and not is_dumped(options[THROTTLE]) else None
         on_429 = options.get(ON_429)
         if on_429 is not None and not isinstance(on_429, dict):
-            # Check it only here: a message in the queue must not fail because its limits were renamed.
+            # Check the name only here: a message in the queue must not fail because its limits were renamed.
             check_on_429(on_429, self.options(message).limits if fresh is None else fresh)
             options[ON_429] = {"name": name_of(on_429)}
         if fresh is not None:
@@ -121,10 +121,10 @@ class Options:
 
     def options(self, message: Any) -> JobOptions:
         """
-        The options that apply to *message*.
+        Return the options that apply to *message*.
 
         Raises:
-            ConfigurationError: It carries options that throttlekit did not write, or that messages must not carry.
+            ConfigurationError: *message* has options that throttlekit did not write, or that messages must not carry.
         """
         given: dict[str, Any] = message.options
         if not self._own_limits:
@@ -140,11 +140,11 @@ class Options:
         return own
 
     def job(self, message: Any) -> Job:
-        """The `Job` that limits read."""
+        """Return the `Job` that limits read."""
         return _job(self.broker, message)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
-        """How long *message* may wait, and until when."""
+        """Return the `Delivery` of *message*: its longest wait, and the time at which it expires."""
         delivery = self._deliveries.get(max_wait)
         if delivery is None:
             if len(self._deliveries) >= _REMEMBERED:
@@ -159,7 +159,7 @@ class Options:
             return delivery
         actor = self.broker.actors.get(message.actor_name)
         of_actor: Any = actor.options if actor else {}
-        # In milliseconds, as `AgeLimit` reads it. None or 0: no limit.
+        # The unit is milliseconds, as in `AgeLimit`. None and 0 mean no limit.
         max_age: Any = message.options.get("max_age") or of_actor.get("max_age", self.age_limit.max_age)
         if not max_age:
             return delivery
@@ -193,8 +193,8 @@ def _job(broker: Any, message: Any) -> Job:
 
 
 def _function(function: Any) -> Callable[..., Any]:
-    """The function whose parameters name a message's arguments."""
-    own: Any = getattr(function, "__wrapped__", function)  # behind `Bodies.watch`
+    """Return the function whose parameters name a message's arguments."""
+    own: Any = getattr(function, "__wrapped__", function)  # the function that `Bodies.watch` has wrapped
     perform: Any = getattr(own, "perform", None)
     named: Callable[..., Any] = perform if isinstance(own, GenericActor) else function
     return named

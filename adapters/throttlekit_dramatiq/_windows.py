@@ -1,5 +1,5 @@
 """
-Let a consumer fetch Dramatiq's usual number of messages in addition to the held ones.
+Let a consumer fetch Dramatiq's usual number of messages in addition to the held messages.
 
 Brokers limit how many unacknowledged messages a consumer may have, and held messages are unacknowledged. Example: with
 a prefetch count of 8 and 100 held messages, the consumer may have 108.
@@ -21,20 +21,20 @@ _MOST_OF_A_CONSUMER = 65_535
 
 _PART = 4
 """
-Each additional consumer of RabbitMQ may fetch a quarter as many messages as are held. So 60 000 held messages need
-about 40 consumers.
+The divisor for the prefetch count of an additional RabbitMQ consumer: a quarter of the number of held messages. So
+60 000 held messages need about 40 consumers.
 """
 
 _EVERY = 0.005
-"""Seconds between two iterations of pika's loop, if no message is read."""
+"""The seconds between two iterations of pika's loop, if no message is read."""
 
 
 class Window:
     """
-    How many messages a consumer may fetch. This base class is for unknown brokers, and changes nothing.
+    The number of messages that a consumer may fetch. This base class is for unknown brokers, and changes nothing.
 
     Attributes:
-        longest: How many seconds a message may be held; None: as long as the worker runs.
+        longest: The seconds for which a message may be held. None if it may be held as long as the worker runs.
         redelivers: Whether the broker redelivers unacknowledged messages as soon as the connection is lost.
     """
 
@@ -46,15 +46,15 @@ class Window:
 
     def has(self, message: Any) -> bool:
         """
-        Whether the broker still assigns *message* to this process, if that can be checked. If not, the message no
-        longer counts as fetched.
+        Return whether the broker still assigns *message* to this process, if that can be checked. If the broker does
+        not, the message no longer counts as fetched.
         """
         return True
 
     def fit(self, held: int) -> None:
         """
-        Let the consumer fetch messages in addition to the *held* ones. Called in its thread, after each message, and
-        while there is none.
+        Let the consumer fetch messages in addition to the *held* messages. Called in the consumer's thread, after each
+        message, and while there is none.
 
         Raises:
             ConnectionClosed: The connection to the broker is lost.
@@ -62,7 +62,7 @@ class Window:
 
 
 def window_of(consumer: Any, queue: str, prefetch: int, timeout_ms: int) -> Window:
-    """The window of a new consumer."""
+    """Return the window of a new consumer."""
     if hasattr(consumer, "known_tags"):
         return _RabbitWindow(consumer, queue, prefetch, timeout_ms)
     if hasattr(consumer, "prefetch_semaphore"):
@@ -74,8 +74,8 @@ class _RedisWindow(Window):
     """
     The window of a Redis consumer.
 
-    Redis has a set of the messages that this process has fetched. A flush of the queue deletes it, and another worker
-    empties it if this process has sent no heartbeat for a minute.
+    Redis has a set of the messages that this process has fetched. A flush of the queue deletes the set, and another
+    worker empties it if this process has sent no heartbeat for a minute.
     """
 
     def __init__(self, consumer: Any, queue: str, prefetch: int) -> None:
@@ -97,7 +97,7 @@ class _RedisWindow(Window):
         return False
 
     def _is_fetched(self, message: Any) -> bool | None:
-        """Whether *message* is in the set; None: Redis does not answer."""
+        """Return whether *message* is in the set, or None if Redis does not answer."""
         try:
             return bool(self._consumer.broker.client.sismember(self._fetched, message.options["redis_message_id"]))
         except self._client_error:
@@ -121,12 +121,12 @@ class _StubWindow(Window):
 
 class _RabbitWindow(Window):
     """
-    Replaces pika's iterator over the messages of one consumer, and reads from several consumers of the same channel.
+    A replacement of pika's iterator over the messages of one consumer, for several consumers of the same channel.
 
     The prefetch count of a RabbitMQ consumer is fixed when it starts. A prefetch count for the whole channel could be
-    changed, but quorum queues refuse it. So this starts further consumers, which fetch messages in addition to the held
-    ones. When fewer messages are held, it cancels the latest consumers. Messages from cancelled consumers can still be
-    acknowledged on the channel.
+    changed, but quorum queues reject it. So this window starts more consumers, which fetch messages in addition to the
+    held messages. When fewer messages are held, the window cancels the latest consumers. Messages from cancelled
+    consumers can still be acknowledged on the channel.
     """
 
     longest = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes, and the body takes time too
@@ -144,7 +144,7 @@ class _RabbitWindow(Window):
         return self
 
     def __next__(self) -> tuple[Any, Any, bytes | None]:
-        """The next message in the format of pika's iterator: method, properties and body. All None: there is none."""
+        """Return method, properties and body of the next message, like pika's iterator, or three times None."""
         if not self._sizes:
             self._add_consumer(self._prefetch)
         if not self._arrived:
@@ -159,7 +159,7 @@ class _RabbitWindow(Window):
 
     def fit(self, held: int) -> None:
         # Dramatiq does not run the connection's loop while it has messages, and only the loop sends acknowledgements.
-        # If the process were killed before that, each of those jobs would run again.
+        # If the process were killed before the loop has run, each of those jobs would run again.
         if time.monotonic() - self._looped_at < _EVERY:
             return
         from pika.exceptions import AMQPError  # type: ignore[import-untyped]
@@ -177,7 +177,7 @@ class _RabbitWindow(Window):
             self._add_consumer(min(max(self._prefetch, held // _PART), _MOST_OF_A_CONSUMER))
         elif len(self._sizes) > 1 and size - latest >= 2 * wanted:
             del self._sizes[tag]
-            self._channel.basic_cancel(tag)  # pika returns to the queue what arrives until this is confirmed
+            self._channel.basic_cancel(tag)  # until it is confirmed, pika requeues arriving messages
 
     def _run_loop(self, seconds: float) -> None:
         self._looped_at = time.monotonic()
@@ -186,7 +186,7 @@ class _RabbitWindow(Window):
         self._connection.process_data_events(time_limit=seconds)
 
     def _add_consumer(self, size: int) -> None:
-        self._channel.basic_qos(prefetch_count=size)  # applies to the consumers that start after it
+        self._channel.basic_qos(prefetch_count=size)  # applies to consumers that start after this call
         tag: str = self._channel.basic_consume(self._queue, self._on_message)
         self._sizes[tag] = size
 

@@ -1,4 +1,4 @@
-"""The dependency of a path operation."""
+"""The dependency that applies limits to a path operation."""
 
 from __future__ import annotations
 
@@ -18,26 +18,30 @@ _EXAMPLE = "Depends(Throttled(limiter, limit))"
 
 class Throttled:
     """
-    A dependency that applies *limits* to path operations: `Depends(Throttled(limiter, search))` for one operation, a
-    router or the app. Operations may be plain or async functions; the event loop is not blocked. Not for WebSockets.
+    A dependency that applies *limits* to one path operation, a router or the app:
 
-    A request over a limit gets an `HTTPException` with the status 429, or 503 if the store is unavailable and the limit
-    fails closed. Every response has the headers of `Decision.headers()`, with one exception: if an operation returns
-    its own `Response` or raises an error, FastAPI does not add headers of dependencies. There, write
-    `headers=decision.headers()`: the decision is the dependency's value.
+        @app.get("/search", dependencies=[Depends(Throttled(limiter, search))])
+        def find(): ...
 
-    A request does not wait: it passes only if no job waits, and gets no position. It holds slots of a `Concurrency`
-    limit until the response is sent, even a streamed one, and background tasks have run.
+    Operations may be plain or async functions, and the event loop is not blocked. WebSockets are not supported.
+
+    A request over a limit raises an `HTTPException` with the status 429, or 503 if the store is unavailable and the
+    limit fails closed. Every response has the headers of `Decision.headers()`, with one exception: if an operation
+    returns its own `Response` or raises an error, FastAPI does not add headers of dependencies. In such an operation,
+    write `headers=decision.headers()`, where *decision* is the value of the dependency.
+
+    A request does not wait. It is admitted only if no job waits, and a denied request gets no position. It holds slots
+    of a `Concurrency` limit until the response, also a streamed one, is sent, and background tasks have run.
 
     Args:
         limiter: The limiter that decides. `AsyncLimiter(limiter)` shares its counts.
-        limits: All of them are charged, or none.
-        arguments: Values for names in the limits' templates that are not parameters of the path, `remote_addr`, `path`
-            or `method`. Each is a dependency: `account_id=current_account`.
+        limits: The limits, which are charged all together or not at all.
+        arguments: The values for names in the limits' templates that are not parameters of the path, `remote_addr`,
+            `path` or `method`. Each value is a dependency: `account_id=current_account`.
 
     Raises:
         ConfigurationError: An argument can never work. If a template contains a name without a value, the first request
-            raises it, because the dependency does not know its path before.
+            raises this error, because the dependency's path is not known earlier.
     """
 
     def __init__(self, limiter: Limiter, /, *limits: Limit, **arguments: Callable[..., Any]) -> None:
@@ -51,7 +55,7 @@ class Throttled:
         self.__signature__ = Signature(parameters)  # FastAPI resolves the arguments, as for any dependency
 
     async def __call__(self, *, request: Request, response: Response, **given: Any) -> AsyncGenerator[Decision]:
-        """Decide, and hold the slots until the response is sent. FastAPI calls this."""
+        """Decide the request, and hold its slots until the response is sent. FastAPI calls this method."""
         held_to, path = self._limits, request.url.path
         view = getattr(request.scope.get("route"), "path", path)
         addr = None if request.client is None else request.client.host

@@ -1,4 +1,4 @@
-"""The decorator of a Flask view."""
+"""The decorator that applies limits to a Flask view."""
 
 from __future__ import annotations
 
@@ -18,21 +18,28 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[], Any]) -> Callable[[_F], _F]:
     """
-    Apply *limits* to a view: `@throttled(limiter, search)`, below the route. For all views of an app, decorate a
-    `before_request` function that returns None; slots are released when that function returns.
+    Apply *limits* to a view. Write the decorator below the route:
+
+        @app.get("/search")
+        @throttled(limiter, search)
+        def find(): ...
+
+    To limit all views of an app, decorate a `before_request` function that returns None. In this case, slots are
+    released when that function returns.
 
     A request over a limit is ended by `abort(429)`, or by `abort(503)` if the store is unavailable and the limit fails
-    closed. Every response has the headers of `Decision.headers()`, whether the request passes or not, and whatever
-    handler for 429 the app has. The decision is in `flask.g.throttled`.
+    closed. Every response has the headers of `Decision.headers()`, whether the request is admitted or denied, and also
+    if the app has its own handler for 429. The decision is in `flask.g.throttled`.
 
-    A request does not wait: it passes only if no job waits, and gets no position. It holds slots of a `Concurrency`
-    limit until the view has returned or raised an error; if the response is streamed, until that is closed.
+    A request does not wait. It is admitted only if no job waits, and a denied request gets no position. It holds slots
+    of a `Concurrency` limit until the view has returned or raised an error, or until a streamed response is closed.
 
     Args:
         limiter: The limiter that decides.
-        limits: All of them are charged, or none.
-        arguments: Values for names in the limits' templates that are not arguments of the view, `remote_addr`, `path`
-            or `method`. Each is a function, called for each request: `account_id=lambda: g.user.account_id`.
+        limits: The limits, which are charged all together or not at all.
+        arguments: The values for names in the limits' templates that are not arguments of the view, `remote_addr`,
+            `path` or `method`. Each value is a function that is called for each request:
+            `account_id=lambda: g.user.account_id`.
 
     Raises:
         ConfigurationError: An argument can never work, or a template contains a name without a value.

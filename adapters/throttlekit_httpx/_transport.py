@@ -1,4 +1,4 @@
-"""Transports for clients of httpx."""
+"""Transports that apply limits to the requests of httpx clients."""
 
 from __future__ import annotations
 
@@ -37,28 +37,32 @@ class _Options:
 
 class LimitedTransport(_Options, httpx.BaseTransport):
     """
-    For `httpx.Client(transport=…)`: each request waits until the limits admit it, and its response's rate-limit headers
-    are applied. A 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
+    A transport for `httpx.Client`. Each request waits until the limits admit it:
 
-    In the body of a job that was charged for a limit, the request is covered by that charge: it does not wait for that
-    limit again. There, `RateLimited` defers the job and pauses the limit. Elsewhere, it is an error for the caller, and
-    the limit is paused too.
+        client = httpx.Client(transport=LimitedTransport(limiter, partner))
 
-    If a request has reached no server, its units are returned. Each redirect counts as a request; retries by the inner
+    The rate-limit headers of each response are applied. A response with the status 429, or with 403 or 503 and
+    Retry-After, raises `RateLimited`.
+
+    In the body of a job that was charged for a limit, the request is covered by this charge, and does not wait for the
+    limit again. In such a body, `RateLimited` defers the job and pauses the limit. Elsewhere, it is an error for the
+    caller, and also pauses the limit.
+
+    If a request has reached no server, its units are returned. Each redirect counts as a request. Retries by the inner
     transport do not count.
 
     Args:
         limiter: The limiter that decides.
-        limits: Rate limits. The partner's responses update the first one.
+        limits: The rate limits. The partner's responses update the first limit.
         transport: The inner transport, which sends the requests. Default: `httpx.HTTPTransport()`.
-        key, cost: As for `Limiter.wait`, or a function of the request. They are not used for limits for which the job
-            was charged.
-        timeout: As for `Limiter.wait`.
-        tokens, input_tokens, output_tokens: As for `Limiter.apply_response`.
+        key, cost: The arguments of `Limiter.wait`, or a function of the request. They are not used for limits for which
+            the job was charged.
+        timeout: The argument of `Limiter.wait`.
+        tokens, input_tokens, output_tokens: The arguments of `Limiter.apply_response`.
 
     Raises:
-        ConfigurationError: There is no limit, or one is a concurrency limit: use `with limiter.hold(slots):` around
-            the call instead.
+        ConfigurationError: There is no limit, or a limit is a concurrency limit. For a concurrency limit, use
+            `with limiter.hold(slots):` around the call instead.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class LimitedTransport(_Options, httpx.BaseTransport):
         self._inner = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Wait for the limits, and send *request*. httpx calls this."""
+        """Wait for the limits, and send *request*. httpx calls this method."""
         calls, limiter = self._calls, self._limiter
         needed = calls.for_request(request)
         granted = calls.wait(limiter, needed)
@@ -94,11 +98,11 @@ class LimitedTransport(_Options, httpx.BaseTransport):
 
 class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
     """
-    `LimitedTransport` for `httpx.AsyncClient(transport=…)`, in asyncio.
+    The `LimitedTransport` for `httpx.AsyncClient(transport=…)`, in asyncio. It has the same other arguments.
 
     Args:
         limiter: An `AsyncLimiter`, or the `Limiter` of this process.
-        transport: Default: `httpx.AsyncHTTPTransport()`.
+        transport: The inner transport, which sends the requests. Default: `httpx.AsyncHTTPTransport()`.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
         self._inner = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Wait for the limits, and send *request*. httpx calls this."""
+        """Wait for the limits, and send *request*. httpx calls this method."""
         calls, limiter = self._calls, self._limiter
         needed, granted = calls.for_request(request), None
         if needed.limits:

@@ -22,7 +22,7 @@ from throttlekit_huey._waiting import Item, WaitingTasks
 __all__ = ["Admission"]
 
 _TAKEN = "_throttlekit_taken"
-"""The attribute of a task that this worker has taken: its message."""
+"""The attribute of a taken task that holds its `TakenMessage`."""
 _log = logging.getLogger("throttlekit.huey")
 _LONGEST_S, _GRACE_S = 600.0, 10.0
 """
@@ -35,7 +35,7 @@ class _RunEnded(BaseException):
     """
     Ends a run whose body raised `RateLimited`, which is this error's context.
 
-    It is not a subclass of `Exception`: huey would report such an error, and retry the task.
+    This class is not a subclass of `Exception`, because huey would report such an error, and retry the task.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -50,10 +50,10 @@ class Admission:
     """
     Replaces the methods `dequeue`, `execute`, `read_schedule` and `flush` of a huey.
 
-    While the huey is `immediate`, each of them calls the method that it replaces.
+    While the huey is `immediate`, each replacement calls the original method.
 
     Args:
-        texts: See `Schedule`.
+        texts: The argument *texts* of `Schedule`.
     """
 
     def __init__(self, huey: Any, limiter: Limiter, tasks: Tasks, rules: WaitRules, texts: Any) -> None:
@@ -67,7 +67,7 @@ class Admission:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule in huey's storage. Each change of `huey.immediate` replaces the storage object."""
+        """The schedule in huey's storage, whose object each change of `huey.immediate` replaces."""
         schedule, storage = self._schedule_in_use, self._huey.storage
         if schedule is None or schedule.storage is not storage:
             schedule = self._schedule_in_use = Schedule(storage, self._texts)
@@ -96,7 +96,7 @@ class Admission:
             self.schedule.release(taken)
             if not self._leave_waitlists(taken.message):
                 raise
-            # Do not raise it: after an error, huey's worker sleeps for up to 10 s, which delays the next jobs.
+            # Do not raise the error: huey's worker would sleep for up to 10 s, which delays the next jobs.
             _log.exception("A waiting task cannot be read. It is dropped, as huey drops every unreadable task.")
             return None
         if not limited:
@@ -176,7 +176,7 @@ class Admission:
                 self._huey._execute(task, self._huey._get_timestamp())
 
     def _defer(self, task: Any, delay: float, taken: TakenMessage, item: Item) -> None:
-        # Huey's schedule is a set of messages. Make each one unique: of two equal messages, one would be lost.
+        # Huey's schedule is a set of messages. Make each message unique: of two equal messages, one would be lost.
         write_field(task, **{COPY: os.urandom(8).hex()})
         message = self._huey.serialize_task(task)
         due = self._huey._get_timestamp() + timedelta(seconds=min(delay, _LONGEST_S) + _GRACE_S)
@@ -187,13 +187,13 @@ class Admission:
         return THROTTLE in read_field(task) or self.throttling.concerns(self._tasks.declared_options(task))
 
     def _read(self, data: bytes) -> Any:
-        """Read a message of huey's. None: it is not a denied task's, or it cannot be read, which huey logs."""
+        """Return the message in *data* if its task was denied, otherwise None. Huey logs unreadable messages."""
         with suppress(Exception):
             message = self._huey.serializer.deserialize(data)
             return message if COPY in message.kwargs.get(FIELD, ()) else None
 
     def _leave_waitlists(self, data: bytes) -> bool:
-        """Remove a task from the waitlists, if it was denied before. Return whether it was. Huey may not know it."""
+        """Remove a task, which huey may not have, from the waitlists if it was denied before. Return whether it was."""
         message = self._read(data)
         task = message and self._tasks.read(message)
         if task is not None:

@@ -1,4 +1,4 @@
-"""Copies of parts of huey's `execute` without a public function, with the same log lines."""
+"""Copies of the parts of huey's `execute` that have no public function. They log the same lines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _log = logging.getLogger("huey")
 
 def end_without_body(huey: Any, task: Any, now: Any) -> bool:
     """
-    Handle *task* like huey's `execute` if its body must not run now: it is scheduled, revoked or expired.
+    Handle *task* like huey's `execute` if its body must not run now, because it is scheduled, revoked or expired.
 
-    If the body may run, this takes one round trip. It deletes a revocation that has ended or is for one run only, so
-    call it once for each time that a task is taken from the queue.
+    If the body may run, the call takes one round trip. It deletes a revocation that has ended or is for one run only,
+    so call this function once each time a task is taken from the queue.
 
     Returns:
-        Whether the task has ended; False: its body may run.
+        True if the task has ended, and False if its body may run.
     """
     if not huey.ready_to_run(task, now):
         huey.add_schedule(task)

@@ -1,4 +1,4 @@
-"""`install`, the only call that users need: it checks the options of tasks, and makes workers check their limits."""
+"""`install`, the only function that users call. It checks the options of tasks, and makes workers check limits."""
 
 from __future__ import annotations
 
@@ -29,20 +29,24 @@ def install(
     on_waited_too_long: OnWaitedTooLong = "fail",
 ) -> None:
     """
-    Apply limits to the tasks of *huey*. All workers whose limiter uses the same store share them.
+    Apply limits to the tasks of *huey*. All workers whose limiter uses the same store share the limits.
+
+        huey = RedisHuey("shop")
+        install(huey, Limiter("redis://localhost/1"))
 
     A denied task is put back into huey's schedule, and runs at its turn, with the same id, arguments, retries,
-    priority, expiry, result, pipeline and chord. Call `install` once, in the module that creates *huey*; tasks may be
-    declared before or after.
+    priority, expiry, result, pipeline and chord. Call `install` once, in the module that creates *huey*. Tasks may be
+    declared before or after the call.
 
     Args:
-        huey: A huey on Redis: `RedisHuey`, `PriorityRedisHuey`, or a variant of these that expires results.
+        huey: A huey on Redis: `RedisHuey`, `PriorityRedisHuey`, or one of their variants that expire results.
         limiter: The limiter that decides. Create it at import; it connects on first use.
-        max_wait: How long a task may wait in total, in seconds, from its first denial. The option
-            `throttle_max_wait` of a task or a call replaces it. Default: no limit.
-        max_deferrals: How often a task may be denied. Default: no limit.
-        on_waited_too_long: What happens to a task beyond one of these, or that a limit's `queue=` refuses: "fail"
-            ends it with `WaitedTooLong`, "drop" as canceled, "run" runs it uncharged, **beyond the limit**.
+        max_wait: The longest total wait of a task, in seconds from its first denial. The option `throttle_max_wait` of
+            a task or a call replaces this value. Default: no limit.
+        max_deferrals: The maximum number of denials of a task. Default: no limit.
+        on_waited_too_long: The action for a task that exceeds *max_wait* or *max_deferrals*, or that a full `queue=`
+            rejects. "fail" ends it with `WaitedTooLong`. "drop" ends it as canceled. "run" runs it uncharged,
+            **beyond the limit**.
 
     Raises:
         ConfigurationError: An argument or a task's option can never work, or `install` was already called for *huey*.
@@ -78,9 +82,9 @@ def install(
 
         def stop_consumer(graceful: bool = False) -> None:
             consumer.stop_flag.set()
-            # Wait for the idle workers first. Each waits for a message for up to a second. After `waiting.close()` it
-            # could take a task that is meant for another process, and stop without running it: then no worker has that
-            # task for ten seconds.
+            # Wait for the idle workers first. Each idle worker waits for a message for up to a second. After
+            # `waiting.close()` it could take a task that is meant for another process, and stop without running the
+            # task. No worker would have that task for ten seconds.
             # (A greenlet has no ident, and the ident of a process is not one of these threads.)
             workers, idle = [worker for _, worker in consumer.worker_threads], {None, *admission.waiting.idle}
             for worker in [each for each in workers if getattr(each, "ident", None) in idle]:
@@ -100,6 +104,6 @@ def install(
 
 
 def limiter_of(huey: Any) -> Limiter | None:
-    """The limiter of *huey*; None if `install` was not called for it."""
+    """Return the limiter of *huey*, or None if `install` was not called for it."""
     admission: Admission | None = getattr(huey, _MARK, None)
     return None if admission is None else admission.throttling.limiter

@@ -1,4 +1,4 @@
-"""The limits of a task: the options of `@huey.task(…)`, and those of one call."""
+"""Read the limits of a task: the options of `@huey.task(…)`, and the options of one call."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from throttlekit.adapter import OPTIONS, JobOptions, check_spelling
 __all__ = ["ADMITTED", "COPY", "FIELD", "Tasks", "read_field", "throttled_wrapper", "write_field"]
 
 ADMITTED = "_throttlekit_admitted"
-"""The attribute of a task whose body may begin: its `Admitted`."""
+"""The attribute of an admitted task that holds its `Admitted`."""
 
 FIELD = "throttlekit.huey"
-"""The keyword argument of a message with its own throttle options, and `COPY`. The body never gets it."""
+"""The keyword argument of a message with its own throttle options, and `COPY`. The body never receives it."""
 COPY = "copy"
-"""The key in `FIELD` of a random text, which makes the message of a denied task unique."""
+"""The key, in `FIELD`, of a random text that makes the message of a denied task unique."""
 _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff", "retry_delay", "timeout"}
 """The keyword arguments of a call that huey itself reads and removes."""
 _TASK_WRAPPER: Any = TaskWrapper
 
 
 def read_field(task: Any) -> Mapping[str, Any]:
-    """The value of `FIELD` in the message of *task*: its own throttle options, and `COPY`."""
+    """Return the value of `FIELD` in the message of *task*: its own throttle options, and `COPY`."""
     return task.kwargs.get(FIELD) or {}
 
 
 def write_field(task: Any, **more: str) -> None:
-    """Set `FIELD` in the message of *task* to its own throttle options and *more*. Other keys in it are removed."""
+    """Set `FIELD` in the message of *task* to its own throttle options and *more*. Remove all other keys in `FIELD`."""
     field = {name: value for name, value in read_field(task).items() if name in OPTIONS} | more
     own = {name: value for name, value in task.kwargs.items() if name != FIELD}
     task.kwargs = {**own, FIELD: field} if field else own
@@ -43,7 +43,7 @@ def write_field(task: Any, **more: str) -> None:
 
 class Tasks:
     """
-    The tasks of one huey and their throttle options: the `Host` of `throttlekit.adapter.Throttling`.
+    The tasks of one huey and their throttle options, as the `Host` of `throttlekit.adapter.Throttling`.
 
     Attributes:
         names: The names of the tasks with limits, as messages contain them.
@@ -59,7 +59,7 @@ class Tasks:
         Read the options of a task class, and watch its body, which is *function*.
 
         Raises:
-            ConfigurationError: They can never work.
+            ConfigurationError: An option can never work.
         """
         function = function or getclosurevars(made.execute).nonlocals["func"]
         check_spelling(f"task {made.__name__!r}", made.__dict__)
@@ -75,7 +75,7 @@ class Tasks:
         Move throttlekit's options of one call from *options* to *kwargs*, in the form that a message carries.
 
         Raises:
-            ConfigurationError: They can never work.
+            ConfigurationError: An option can never work.
         """
         check_spelling(f"a call of task {made.__name__!r}", options, self._of(made)[1])
         if given := {name: options.pop(name) for name in OPTIONS if name in options}:
@@ -83,12 +83,12 @@ class Tasks:
             kwargs[FIELD] = self._of(made)[0].travelling(given, self._job(made, args, own))
 
     def declared_options(self, message: Any) -> JobOptions:
-        """The options of a task's declaration, which apply to each message without its own options."""
+        """Return the options of a task's declaration, which apply to each message without its own options."""
         return self._of(type(message))[0]
 
     def options(self, message: Any) -> JobOptions:
         """
-        The options that apply to one message.
+        Return the options that apply to one message.
 
         Raises:
             ConfigurationError: The message carries options that throttlekit did not write.
@@ -96,11 +96,11 @@ class Tasks:
         return self.declared_options(message).with_message(read_field(message))
 
     def job(self, message: Any) -> Job:
-        """The `Job` that limits read."""
+        """Return the `Job` that limits read."""
         return replace(self._job(type(message), tuple(message.args), message.kwargs), id=message.id)
 
     def read(self, message: Any) -> Any:
-        """Create the task of a deserialized message, even if huey no longer has it in its registry. None: unknown."""
+        """Return the task of a deserialized message, even if huey's registry lacks it, or None if it is unknown."""
         made = next((each for each in self._declared if _name(each) == message.name), None)
         return made and made(message.args, message.kwargs, message.id)
 
@@ -116,7 +116,7 @@ class Tasks:
 
 
 def _execute(task: Any, execute: Callable[[Any], Any]) -> Any:
-    """Run the body of *task*, as an admitted job if it was admitted. The body does not see `FIELD`."""
+    """Run the body of *task*, as an admitted job if it was admitted, without `FIELD` in its arguments."""
     field, admitted = task.kwargs.pop(FIELD, None), task.__dict__.pop(ADMITTED, None)
     try:
         with nullcontext() if admitted is None else admitted.around():
@@ -135,13 +135,13 @@ def _positional(args: Any) -> Any:
 
 
 def throttled_wrapper(base: Any, tasks: Tasks) -> Any:
-    """A subclass of *base*, huey's class of decorated tasks, that checks the throttle options of tasks and calls."""
+    """Return a subclass of *base*, huey's class of decorated tasks, that checks the options of tasks and calls."""
 
     class ThrottledTaskWrapper(base):  # type: ignore[misc]
         task_class: Any
 
         def __init__(self, huey: Any, func: Any, *args: Any, **settings: Any) -> None:
-            # *func* may be a task of another huey. Huey itself recognizes only tasks of this class.
+            # *func* may be a task of another huey. Huey itself recognizes only tasks of this subclass.
             is_task = isinstance(func, _TASK_WRAPPER)
             base.__init__(self, huey, func.func if is_task else func, *args, **settings)
 

@@ -1,8 +1,8 @@
 """
-Where a job is in Redis: in huey's queue, "in hand", or in huey's schedule.
+Move jobs in Redis between huey's queue, the jobs "in hand", and huey's schedule.
 
-A job is "in hand" from the time when a worker takes it from the queue until its limits are decided. It is then a
-member of a sorted set, so a killed worker loses no job: after `TAKEOVER_AFTER_S`, another worker takes it.
+A job is "in hand" from the time when a worker takes it from the queue until its limits are decided. During this time
+it is a member of a sorted set, so a killed worker loses no job: after `TAKEOVER_AFTER_S`, another worker takes it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import throttlekit_lua
 __all__ = ["PREFIX", "TAKEOVER_AFTER_S", "Schedule", "TakenMessage"]
 
 PREFIX = "throttlekit:huey:"
-"""The prefix of throttlekit's keys in huey's Redis. The name of the huey follows it."""
+"""The prefix of throttlekit's keys in huey's Redis, before the name of the huey."""
 
 TAKEOVER_AFTER_S = 10
-"""Seconds after which another worker may take a job that is in hand."""
+"""The seconds after which another worker may take a job that is in hand."""
 _RETRY_FOR_S, _RETRY_EVERY_S = 8.0, 0.1
-"""For how long, and how often, a worker with a job in hand retries after a connection error: not until a takeover."""
+"""After a connection error, a worker with a job in hand retries every 0.1 s for 8 s, so never after a takeover."""
 _PIECE = 100
-"""How many jobs one script moves."""
+"""The maximum number of jobs that one call of a script moves."""
 _TAKE, _DEFER, _WAKE = (throttlekit_lua.script(f"huey_{name}") for name in ("take", "defer", "wake"))
 
 
@@ -39,8 +39,8 @@ class TakenMessage:
     A message that a worker has taken.
 
     Attributes:
-        hand: A random text that distinguishes equal messages in hand; "": this one is not in hand.
-        since: When the worker requested it, by the monotonic clock. It received it later.
+        hand: A random text that distinguishes equal messages in hand. "" if the message is not in hand.
+        since: The time at which the worker requested a message, before it received this one, by the monotonic clock.
     """
 
     message: bytes
@@ -49,7 +49,7 @@ class TakenMessage:
 
     @property
     def in_hand(self) -> bytes:
-        """Its member in the set of jobs in hand; empty: it is not in hand."""
+        """The message's member in the set of jobs in hand. Empty if the message is not in hand."""
         return f"{self.hand} ".encode() + self.message if self.hand else b""
 
 
@@ -59,7 +59,7 @@ class Schedule:
 
     Args:
         storage: Huey's storage.
-        texts: Returns texts to search for in a message of the queue. A message that contains none has no limits.
+        texts: A function that returns the texts of which a message with limits contains at least one.
     """
 
     def __init__(self, storage: Any, texts: Callable[[], Sequence[str]]) -> None:
@@ -73,7 +73,7 @@ class Schedule:
         self._popped: deque[tuple[bytes, str]] = deque()  # messages that are in no list of Redis, and their `hand`
 
     def next(self, seconds: float) -> TakenMessage | None:
-        """Take the next message. None: no message arrived within this many *seconds*."""
+        """Take the next message. Return None if no message arrives within *seconds*."""
         keys = [self.storage.queue_key, self._in_hand, self._woken]
         end, got, hand, texts = time.monotonic() + seconds, b"", os.urandom(8).hex(), self._texts()
         with suppress(IndexError):
@@ -83,7 +83,7 @@ class Schedule:
             try:
                 found = self._take(keys=keys, args=args)
             except BaseException:
-                if got:  # Redis no longer has it: keep it
+                if got:  # Redis no longer has this message: keep it
                     self._popped.append((got, hand))
                 raise
             if found is not None:
@@ -97,7 +97,7 @@ class Schedule:
             got = taken.message
 
     def release(self, taken: TakenMessage) -> bool:
-        """Remove *taken* from the jobs in hand. False: another worker has it, because this one was too slow."""
+        """Remove *taken* from the jobs in hand. Return False if another worker has it, as this one was too slow."""
         if not taken.hand:
             return True
         until = taken.since + _RETRY_FOR_S
@@ -109,9 +109,9 @@ class Schedule:
         Put a denied job into huey's schedule. Return False, and do nothing, if another worker has taken it over.
 
         Args:
-            taken: The message that the worker has taken. It is not in hand if its body has begun.
+            taken: The message that the worker has taken. If its body has begun, it is not in hand.
             message: The message for the schedule, which is unique.
-            due: When huey enqueues it again if the store does not wake it, by huey's own clock.
+            due: The time at which huey enqueues the job if the store does not wake it, by huey's own clock.
         """
         keys, until = [self._in_hand, self.storage.schedule_key], (taken.since or time.monotonic()) + _RETRY_FOR_S
         args = [taken.in_hand, message, self.storage.convert_ts(due)]
@@ -119,10 +119,10 @@ class Schedule:
 
     def wake(self, jobs: Sequence[tuple[float, bytes]]) -> int:
         """
-        Move *jobs* from the schedule to where idle workers take them, in order. Each is a priority and a message.
+        Move *jobs*, each a priority and a message, from the schedule to the woken jobs, which idle workers take first.
 
         Returns:
-            How many are in hand now. The others were flushed, or another worker has decided them.
+            The number of jobs that are in hand now. The others were flushed, or another worker has decided them.
         """
         keys, found = [self.storage.schedule_key, self._in_hand, self._woken], 0
         for start in range(0, len(jobs), _PIECE):
@@ -134,11 +134,11 @@ class Schedule:
         """
         Wake all denied jobs that are due *now*, by huey's clock.
 
-        Huey's own scheduler would remove all of them at once, and then enqueue one after the other: if it were killed
+        Huey's own scheduler would remove all due jobs at once, and then enqueue one after the other. If it were killed
         in between, the remaining jobs would be lost.
 
         Args:
-            read: Returns the content of a denied job's message; None if the user scheduled the message.
+            read: A function that returns the content of a denied job's message, or None if the user scheduled it.
         """
         until, users = self.storage.convert_ts(now), 0
         while True:
@@ -150,11 +150,11 @@ class Schedule:
                 return
 
     def flush(self) -> None:
-        """Remove the jobs in throttlekit's keys. A worker that has one of them in hand does not run it."""
+        """Remove the jobs in throttlekit's keys. A worker that has such a job in hand does not run it."""
         self._conn.unlink(self._in_hand, self._woken)
 
     def _retry(self, call: Callable[[], Any], until: float) -> tuple[Any, bool]:
-        """Return the result of *call*, and whether it was repeated after connection errors, at most until *until*."""
+        """Return the result of *call*, which is repeated after connection errors until *until*, and whether it was."""
         again = False
         while True:
             try:
@@ -166,7 +166,7 @@ class Schedule:
                 time.sleep(_RETRY_EVERY_S)
 
     def _listen(self, seconds: float) -> TakenMessage | None:
-        """Wait for a woken job or a message of the queue. Such a message is afterwards in no list of Redis."""
+        """Wait for a woken job or a message of the queue. A message of the queue is in no list of Redis afterwards."""
         pop, since = self._conn.bzpopmin if self._sorted else self._conn.brpop, time.monotonic()
         found = None
         with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""The denied tasks of one process. When the store wakes a task, the process moves it to the list of woken jobs."""
+"""Hold the denied tasks of one process, and move each task that the store wakes to the list of woken jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from throttlekit_huey._schedule import Schedule
 __all__ = ["Item", "WaitingTasks"]
 
 _RETRY_US = 500_000
-"""Microseconds until a task is woken again, if huey's Redis did not answer."""
+"""The microseconds until a task is woken again, if huey's Redis did not answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -26,8 +26,8 @@ class Item:
     A task that may wait.
 
     Attributes:
-        message: Its message in huey's schedule; empty until it is stored there.
-        woken: Whether it was woken.
+        message: The task's message in huey's schedule. Empty until it is stored there.
+        woken: Whether the task was woken.
     """
 
     priority: float
@@ -40,7 +40,7 @@ class WaitingTasks:
     Counts the idle workers of this process, and wakes its denied tasks. A forked child begins without tasks.
 
     Args:
-        schedule: Returns the schedule in which tasks wait.
+        schedule: A function that returns the schedule in which tasks wait.
 
     Attributes:
         idle: The idents of the threads that wait for a task.
@@ -52,21 +52,21 @@ class WaitingTasks:
         self.begin()
 
     def begin(self) -> None:
-        """Start waking tasks. Called when a consumer is made."""
+        """Start waking tasks. Called when a consumer is created."""
         self._pid = os.getpid()
         self.waker: Waker[Item] = self._limiter.make_waker(
             self._free, self._start, give_back=self._give_back, roams=True
         )
 
     def close(self) -> None:
-        """Wake all tasks, because the workers of this process stop. Workers of other processes then take them."""
+        """Wake all tasks, because the workers of this process stop, so that workers of other processes take them."""
         for item in (items := self.waker.close()):
             item.woken = True
         with suppress(ConnectionError, TimeoutError):  # huey enqueues the tasks when they are due
             self._schedule().wake([(item.priority, item.message) for item in items if item.message])
 
     def close_child(self) -> None:
-        """Call `close` when a worker stops that is a child process of the consumer."""
+        """Call `close` in a worker that is a child process of the consumer, when this worker stops."""
         if os.getpid() != self._pid:
             self.close()
 
@@ -81,13 +81,13 @@ class WaitingTasks:
         self.idle.discard(threading.get_ident())
 
     def finish(self, id: str) -> None:
-        """Record that this thread has ended a task, which does not wait, and will be idle."""
+        """Record that this thread has ended a task, which is not held, and will be idle."""
         self.idle.add(threading.get_ident())
         self.waker.pass_on(id)
         self.waker.done(id)
 
     def on_stored(self, id: str, item: Item, message: bytes) -> None:
-        """Record that a denied task is in huey's schedule, as *message*. If it was woken before that, start it."""
+        """Record that a denied task is in huey's schedule, as *message*. If the task was woken already, start it."""
         item.message = message
         if item.woken:
             self._start(id, item)
@@ -108,5 +108,5 @@ class WaitingTasks:
             return True
 
     def _give_back(self, item: Item) -> None:
-        """Handle an item that the waker returns: the process stops, or it holds another message with the same id."""
+        """Handle *item*, which the waker gave back: the process stops, or it holds another message with this id."""
         item.woken = True

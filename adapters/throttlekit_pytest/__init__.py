@@ -1,5 +1,5 @@
 """
-Fixtures for pytest. It finds them by itself if throttlekit is installed.
+Fixtures for pytest, which finds them without configuration if throttlekit is installed.
 
 throttlekit is imported only when a test uses a fixture.
 """
@@ -19,7 +19,7 @@ __all__ = ["throttlekit_clock", "throttlekit_limiter"]
 
 @pytest.fixture
 def throttlekit_clock() -> throttlekit.testing.FakeClock:
-    """The clock of `throttlekit_limiter`: its time does not change until a test calls `advance(seconds)`."""
+    """Return the clock of `throttlekit_limiter`, whose time changes only when a test calls `advance(seconds)`."""
     from throttlekit.testing import FakeClock
 
     return FakeClock()
@@ -27,7 +27,7 @@ def throttlekit_clock() -> throttlekit.testing.FakeClock:
 
 @pytest.fixture
 def throttlekit_limiter(throttlekit_clock: throttlekit.testing.FakeClock) -> Iterator[throttlekit.Limiter]:
-    """A new limiter in memory, on `throttlekit_clock`."""
+    """Yield a new limiter in memory, which uses the time of `throttlekit_clock`."""
     from throttlekit import Limiter
     from throttlekit.stores import MemoryStore
 

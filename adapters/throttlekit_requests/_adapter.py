@@ -1,4 +1,4 @@
-"""The adapter that a session of requests mounts."""
+"""The adapter that applies limits to a session of the package requests."""
 
 from __future__ import annotations
 
@@ -20,28 +20,32 @@ __all__ = ["LimitedAdapter"]
 
 class LimitedAdapter(HTTPAdapter):
     """
-    For `session.mount`: each request waits until the limits admit it, and its response's rate-limit headers are
-    applied. A 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
+    An adapter for `session.mount`. Each request waits until the limits admit it:
 
-    In the body of a job that was charged for a limit, the request is covered by that charge: it does not wait for that
-    limit again. There, `RateLimited` defers the job and pauses the limit. Elsewhere, it is an error for the caller, and
-    the limit is paused too.
+        session.mount("https://api.partner.example", LimitedAdapter(limiter, partner))
 
-    If a request has reached no server, its units are returned. Each redirect counts as a request; retries by the
+    The rate-limit headers of each response are applied. A response with the status 429, or with 403 or 503 and
+    Retry-After, raises `RateLimited`.
+
+    In the body of a job that was charged for a limit, the request is covered by this charge, and does not wait for the
+    limit again. In such a body, `RateLimited` defers the job and pauses the limit. Elsewhere, it is an error for the
+    caller, and also pauses the limit.
+
+    If a request has reached no server, its units are returned. Each redirect counts as a request. Retries by the
     adapter's own `max_retries` do not count.
 
     Args:
         limiter: The limiter that decides.
-        limits: Rate limits. The partner's responses update the first one.
-        key, cost: As for `Limiter.wait`, or a function of the prepared request. They are not used for limits for which
-            the job was charged.
-        timeout: As for `Limiter.wait`.
-        tokens, input_tokens, output_tokens: As for `Limiter.apply_response`.
-        options: Options of requests' `HTTPAdapter`.
+        limits: The rate limits. The partner's responses update the first limit.
+        key, cost: The arguments of `Limiter.wait`, or a function of the prepared request. They are not used for limits
+            for which the job was charged.
+        timeout: The argument of `Limiter.wait`.
+        tokens, input_tokens, output_tokens: The arguments of `Limiter.apply_response`.
+        options: The options of requests' `HTTPAdapter`.
 
     Raises:
-        ConfigurationError: There is no limit, or one is a concurrency limit: use `with limiter.hold(slots):` around
-            the call instead.
+        ConfigurationError: There is no limit, or a limit is a concurrency limit. For a concurrency limit, use
+            `with limiter.hold(slots):` around the call instead.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class LimitedAdapter(HTTPAdapter):
 
         Raises:
             RateLimited: The partner denied the request.
-            WaitedTooLong, ConfigurationError, CostExceedsLimit: As for `Limiter.wait`.
+            WaitedTooLong, ConfigurationError, CostExceedsLimit: The errors of `Limiter.wait`.
         """
         calls, limiter = self._calls, self._limiter
         needed = calls.for_request(request)

@@ -52,13 +52,13 @@ also enqueues due jobs that stock workers have put back.
 
 
 def patience_of(job: Any) -> float:
-    """Seconds that *job* may sleep in its worker in total. RQ counts this time against the job's timeout."""
+    """Return the total seconds that *job* may sleep in its worker. RQ counts them against the job's timeout."""
     return job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf
 
 
 @dataclass(slots=True)
 class _Host:
-    """`throttlekit.adapter.Host` for the limits of one job."""
+    """Implements `throttlekit.adapter.Host` for the limits of one job."""
 
     declared: Declared
     by: Delivery
@@ -80,9 +80,10 @@ class Grant:
     An admitted job.
 
     Attributes:
-        run: What the job charged. Its decision is None if another process holds all slots.
-        expires_ms: When the job's ttl ends; None: it has no ttl, or was never denied.
-        received: Reports a 429 of the body to the worker; None: it is a stock worker.
+        run: The units that the job was charged. Its decision is None if another process holds all slots.
+        expires_ms: The time at which the job's ttl ends, in ms since 1970. None if the job has no ttl, or was never
+            denied.
+        received: The pipe that reports a 429 to the worker. None in a stock worker.
         ended: Whether the body has run in this process, and its slots are released.
     """
 
@@ -93,12 +94,12 @@ class Grant:
     ended: bool = False
 
     def keep(self) -> None:
-        """Renew the slots in this process until `release`, because the work-horse was spawned, not forked."""
+        """Renew the slots in this process until `release` is called: a spawned work-horse cannot renew them."""
         if self.run.decision is not None:
             self.throttling.limiter.keep(self.run.decision, lambda: None)
 
     def release(self) -> None:
-        """Release the slots of this job, unless they are released."""
+        """Release the slots of this job, unless they were released before."""
         if self.run.decision is not None and not self.ended:
             self.throttling.limiter.release(self.run.decision)
             self.ended = True
@@ -113,12 +114,14 @@ def admit(
     waits: Callable[[Any, Limiter], Waiting] | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
-    Request the units of *job*. If it is admitted, remove what earlier denials stored in it (its *record*).
+    Request the units of *job*. If the job is admitted, remove the data of earlier denials (its *record*) from it.
 
     Args:
-        by: What enqueues the job again if it is denied.
-        expires_in: Seconds until its ttl ends. If it has ended, the job is removed from waitlists without a request.
-        waits: Returns how the job waits if a limiter denies it. None: it is enqueued after the delay of its denial.
+        by: The delivery that enqueues the job again if it is denied.
+        expires_in: The seconds until the job's ttl ends. If the ttl has ended, the job is removed from the waitlists
+            without a request.
+        waits: A function that returns the `Waiting` of the job if a limiter denies it. If None, the job is enqueued
+            after the delay of its denial.
     """
     try:
         throttling = throttling_of(job, declared, by, expires_in)
@@ -138,7 +141,7 @@ def admit(
     if not isinstance(outcome, Run):
         return outcome
     if waiting is not None:
-        throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # for the body's process, which has no waker
+        throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # the body's process has no waker
         outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
     grant = Grant(throttling, outcome, record.expires_ms)
     try:
@@ -159,19 +162,18 @@ def conclude(
     shown: Mapping[str, Any] | None = None,
 ) -> Callable[[Any], None]:
     """
-    Prepare what happens to *job* after an *outcome* that does not let it run now.
+    Return the function that puts *job* back, or cancels it, after an *outcome* that does not let it run now.
 
     Args:
-        by_ticks, at_end: How it is put back; see `deny`.
-        shown: The entry for its meta; None: derived from its meta and *outcome*.
+        by_ticks, at_end: Passed to `deny`.
+        shown: The entry for the job's meta. If None, it is derived from the present meta and *outcome*.
 
     Returns:
-        A function that puts the job back or cancels it. Its argument is the transaction that ends the job's execution,
-        or None if the job has not begun.
+        A function of one argument: the transaction that ends the job's execution, or None if the job has not begun.
 
     Raises:
-        WaitedTooLong: The job fails with this. Its own `Retry` is cleared, because a retry would not help.
-        ConfigurationError: The job fails with this.
+        WaitedTooLong: The job fails with this error. Its own `Retry` is cleared, because a retry would not help.
+        ConfigurationError: The job fails with this error.
     """
     if isinstance(outcome, Deferred):
         entry = shown or shown_of(job, outcome)
@@ -183,7 +185,7 @@ def conclude(
         return lambda pipeline: cancel(job, pipeline)
     if not isinstance(outcome.error, WaitedTooLong):
         raise outcome.error
-    clear_deferral(job, record)  # if a user requeues it, it starts as a new job
+    clear_deferral(job, record)  # if a user requeues the job, it starts as a new job
     job.retries_left = None
     raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
 
@@ -195,7 +197,7 @@ def throttling_of(
     expires_in: float = math.inf,
 ) -> Throttling[Any]:
     """
-    The `Throttling` that admits *job*.
+    Return the `Throttling` that admits *job*.
 
     Raises:
         ConfigurationError: See `limiter_of`.
@@ -205,7 +207,7 @@ def throttling_of(
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:
     """
-    The limiter that decides for *job*.
+    Return the limiter that decides for *job*.
 
     Raises:
         ConfigurationError: The job names no limiter, and this process cannot create one.
@@ -214,5 +216,5 @@ def limiter_of(job: Any, declared: Declared) -> Limiter:
 
 
 def log_once(connection: Any) -> AbstractContextManager[None]:
-    """A context in which only one work-horse of the fleet logs a limit's denials: each one would, as a new process."""
+    """Return a context in which only one work-horse of the fleet logs the denials of a limit, not each of them."""
     return once_in_fleet(lambda limit: is_first_to_log(connection, f"held-back:{limit}", _LOG_EVERY))

@@ -35,7 +35,7 @@ from throttlekit_rq._wire import ADMITTED, Record
 __all__ = ["GRANT", "UNTHROTTLED", "Body", "read_admission", "running_body", "within", "wrap_call", "write_admission"]
 
 GRANT = "_throttlekit_grant"
-"""The attribute of a job object that has been admitted: its `Grant`; None: it names no limit."""
+"""The attribute of an admitted job object that holds its `Grant`, or None if the job names no limit."""
 
 
 @dataclass(slots=True)
@@ -44,8 +44,9 @@ class Body:
     One call of a job's function.
 
     Attributes:
-        denied: The return value instead of the function's result, which puts the job back. None: the function runs.
-        complete: Whether to run a coroutine that a plain function returns. RQ would run it afterwards.
+        denied: The value to return in place of the function's result, so that RQ puts the job back. If None, the
+            function runs.
+        complete: Whether to run a coroutine that a plain function returns. Otherwise RQ runs it, after this context.
     """
 
     denied: Denied | None = None
@@ -56,11 +57,11 @@ class Body:
 
 
 UNTHROTTLED: AbstractContextManager[Body] = nullcontext(Body(complete=False))
-"""The context of a call without limits: the function simply runs."""
+"""The context of a call without limits: the function runs unchanged."""
 
 
 def wrap_call(function: Callable[..., Any], start: Callable[[], AbstractContextManager[Body]]) -> Callable[..., Any]:
-    """Wrap a plain or async *function*: each call runs in the context that *start* returns, unless it is denied."""
+    """Wrap a plain or async *function*, so that each call runs in the context of *start*, unless it is denied."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -92,10 +93,11 @@ def within(
 @contextmanager
 def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[Body, None, None]:
     """
-    The context in which the body of *job* runs. It holds the slots of *grant*. After `RateLimited`, the job is denied.
+    Run the body of *job* in this context, which holds the slots of *grant*. If the body raises `RateLimited`, put the
+    job back.
 
     Args:
-        is_last: Whether the process may end after this job, so that its reports must be sent now.
+        is_last: Whether the process may end after this job, so that reports to the store must be sent now.
     """
     setattr(job, GRANT, grant)
     body = Body()
@@ -111,7 +113,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
             raise
     finally:
         if is_last:
-            flush(grant.throttling.limiter)  # settled costs and received responses
+            flush(grant.throttling.limiter)  # sends settled costs and received responses
 
 
 @contextmanager
@@ -133,7 +135,7 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
 
 
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
-    """Pause the limits that *error* names, and put *job* back. None: it must not wait longer, so it fails."""
+    """Pause the limits that *error* names, and put *job* back. Return None if it must not wait longer: it fails."""
     run, record, throttling = grant.run, Record(job.enqueue_at_front, grant.expires_ms), grant.throttling
     if grant.received is not None:
         return _return_to_worker(job, grant, grant.received, record, error)
@@ -156,7 +158,7 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
 def _return_to_worker(
     job: Any, grant: Grant, received: Received429, record: Record, error: RateLimited
 ) -> Denied | None:
-    """Like `_rate_limited`, for a worker of throttlekit: it holds *job* after this process has put *job* back."""
+    """Put *job* back as `_rate_limited` does, and report it to its worker, which holds the job afterwards."""
     run, throttling = grant.run, grant.throttling
     with log_once(job.connection):
         stored = throttling.pause(run, error, release=grant.release)
@@ -176,7 +178,7 @@ def _return_to_worker(
 
 
 def write_admission(job: Any) -> str:
-    """Describe the grant of *job* as text, for the process that is spawned for it. This process keeps the slots."""
+    """Return the grant of *job* as text, for the process that is spawned for it. This process keeps the slots."""
     grant: Grant | None = getattr(job, GRANT)
     if grant is None or grant.run.decision is None:
         return json.dumps({"job": job.id, "limits": False})
@@ -190,7 +192,7 @@ def write_admission(job: Any) -> str:
 
 
 def read_admission(job: Any) -> tuple[bool, Grant | None]:
-    """Whether *job* was admitted before this process began, and its grant. None: it has no limit."""
+    """Return whether *job* was admitted before this process began, and its grant, or None if it has no limit."""
     written: dict[str, Any] = json.loads(os.environ.get(ADMITTED, "{}"))
     if written.get("job") != job.id:
         return False, None

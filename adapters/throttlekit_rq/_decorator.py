@@ -1,4 +1,4 @@
-"""Limits on a function: `@throttled(partner)`."""
+"""The decorator that applies limits to a function: `@throttled(partner)`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(*limits: Limit, limiter: Limiter | None = None, on_429: Limit | str | None = None) -> Callable[[_F], _F]:
     """
-    Apply *limits* to every job of a function, in every worker, including stock workers of RQ.
+    Apply *limits* to every job of a plain or async function, in every worker, including stock workers of RQ.
 
-    Write it above all other decorators except `@job`, which may be above or below it. It works for plain and
-    async functions. If you call the function directly, outside of a job or in the body of another job, it just runs.
+        @throttled(TokenBucket("partner", "10/s"))
+        def push(contact_id): ...
+
+    Write `@throttled` above all other decorators except `@job`, which may be above or below it. A direct call of the
+    function, outside of a job or in the body of another job, is not limited.
 
     Args:
+        limits: The limits that must all admit a job before it runs.
         limiter: The limiter that decides. Default: the limiter of `configure`, otherwise the Redis of $THROTTLEKIT_URL,
             otherwise the Redis of the job's queue.
-        on_429: Which of *limits* is paused when the body raises `throttlekit.RateLimited` without naming one.
-            Default: all but concurrency limits.
+        on_429: The one of *limits* that is paused when the body raises `throttlekit.RateLimited` without naming a
+            limit. Default: all limits except concurrency limits.
 
     Raises:
-        ConfigurationError: *limits* is empty, or has an element that is not a limit; a key names an argument
-            that the function does not take; *on_429* is not one of the limits.
+        ConfigurationError: *limits* is empty or has an element that is not a limit, a key names an argument that the
+            function does not have, or *on_429* is not one of the limits.
     """
     if limiter is not None:
         check_limiter(limiter, 'limiter= takes a limiter: Limiter("redis://…")')

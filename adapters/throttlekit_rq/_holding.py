@@ -1,8 +1,8 @@
 """
-The denied jobs that one worker of throttlekit holds. They are scheduled jobs of their queue until the store wakes them.
+Hold the denied jobs of one worker of throttlekit. They are scheduled jobs of their queue until the store wakes them.
 
-A woken job is moved to the front of its queue, where any worker takes it and checks its limits again. If this worker is
-killed, RQ or another worker enqueues its jobs `GRACE_S` after their turn.
+A woken job is moved to the front of its queue, where any worker takes it and checks its limits again. If the holding
+worker is killed, RQ or another worker enqueues its jobs `GRACE_S` after their turn.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from throttlekit_rq._waiting import others_are_idle, schedule_sooner, wake
 __all__ = ["AT_FRONT", "GRACE_S", "Holding", "Item", "PlannedReturn", "plan_return"]
 
 GRACE_S = 10.0
-"""Seconds after its turn at which a denied job is enqueued if the store has not woken it."""
+"""The seconds after its turn at which a denied job is enqueued if the store has not woken it."""
 
 AT_FRONT = 32
 """
-How many woken jobs of one worker may wait at the front of the queue, where any worker takes them. They are woken up to
-30 ms before their units are available: at 500/s, that is 15 jobs. With a value of 1, the store woke jobs of two workers
-in turn, although one held more jobs: at 50/s with shares, light jobs waited 2.7 s (p99). With 32 they waited 0.05 s.
+The number of woken jobs of one worker that may wait at the front of the queue, where any worker takes them. Jobs are
+woken up to 30 ms before their units are available: at 500/s, that is 15 jobs. With a value of 1, the store woke the
+jobs of two workers in turn, although one worker held more jobs: at 50/s with shares, light jobs waited 2.7 s (p99).
+With 32 they waited 0.05 s.
 """
 
 _SHORT_BODY_S = 0.1
-"""If the last body was shorter than this, the next job is moved to the front of the queue before the body ends."""
+"""If the last body was shorter than this, the next job is moved to the front of the queue before this body ends."""
 
 _CHECK_IDLE_S = 0.25
-"""How often a busy worker checks whether another worker is idle."""
+"""The seconds between two checks of a busy worker whether another worker is idle."""
 
 _AHEAD_US = 5_000
 """
-How long before its time a woken job is moved to its queue, because a worker has to take it and send its request. At
-20/s, burst 1, on two cores that were busy with other work, a value of 2 ms used only 0.86 of the limit.
+The time before its turn at which a woken job is moved to its queue, because a worker then has to take it and send its
+request. At 20/s, burst 1, on two cores that were busy with other work, a value of 2 ms used only 0.86 of the limit.
 """
 
 _FREED_S = 1.0
-"""For this time after a worker was full, its wakers check for jobs whenever it is idle."""
+"""The seconds after a worker was full during which its wakers check for jobs whenever the worker is idle."""
 
 _AT_ONCE = 100
 
@@ -61,9 +62,9 @@ class Item:
     A job that may wait.
 
     Attributes:
-        grace: Seconds after its turn at which it is enqueued if it was not woken.
-        scheduled: Whether it is among the scheduled jobs.
-        woken: Whether the store has woken it.
+        grace: The seconds after its turn at which the job is enqueued if it was not woken.
+        scheduled: Whether the job is among the scheduled jobs.
+        woken: Whether the store has woken the job.
     """
 
     id: str
@@ -75,12 +76,12 @@ class Item:
 
 class PlannedReturn(NamedTuple):
     """
-    When a held job is enqueued if the store does not wake it.
+    The time at which a held job is enqueued if the store does not wake it.
 
     Attributes:
         outcome: The denial, with the delay until the job is enqueued.
-        grace: The part of that delay after its turn, in seconds.
-        ends_in: Seconds until it must not wait any longer; infinity: no limit.
+        grace: The part of that delay after the job's turn, in seconds.
+        ends_in: The seconds until the job must not wait any longer; infinite if its wait has no limit.
     """
 
     outcome: Deferred
@@ -93,8 +94,8 @@ def plan_return(outcome: Deferred, waited: Waited, max_wait: float | None, lives
     Plan when a job is enqueued if the store does not wake it: some time after its turn, or when its wait must end.
 
     Args:
-        max_wait: The job's own longest wait in seconds; None: as configured.
-        lives: Seconds until its ttl ends.
+        max_wait: The job's own longest wait in seconds. If None, the configured value is used.
+        lives: The seconds until the job's ttl ends.
     """
     delivery = settings().rules.delivery(BY_WORKER, max_wait)
     ends_in = min(delivery.max_wait - waited.for_us / 1_000_000, lives)
@@ -108,9 +109,10 @@ class Holding:
     The jobs that one worker holds, with one waker for each limiter.
 
     Args:
-        connection: The Redis of the queues.
-        queues: Returns the names of the queues.
-        free: Returns how many jobs may start now. None: `AT_FRONT` if this or another worker is about to take a job.
+        connection: The client of the Redis of the queues.
+        queues: A function that returns the names of the queues.
+        free: A function that returns the number of jobs that may start now. By default, that is `AT_FRONT` if this or
+            another worker is about to take a job, and otherwise 0.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Holding:
         self._others_idle, self._checked_at = False, 0.0
 
     def waker_of(self, limiter: Limiter) -> Waker[Item]:
-        """The waker for the jobs of *limiter*."""
+        """Return the waker for the jobs of *limiter*."""
         waker = self._wakers.get(limiter)
         if waker is None:
             waker = self._wakers[limiter] = limiter.make_waker(
@@ -136,13 +138,13 @@ class Holding:
         return waker
 
     def waiting_of(self, id_: str, queue: str, limiter: Limiter) -> Waiting:
-        """How a job of *queue* waits if *limiter* denies it."""
+        """Return the `Waiting` of a job of *queue*, for a request to *limiter*."""
         with self._lock:
             self._started.pop(id_, None)
         return Waiting(self.waker_of(limiter), Item(id_, queue), id_)
 
     def on_scheduled(self, waiting: Waiting) -> None:
-        """Record that a denied job is among the scheduled jobs now. If it was woken before that, enqueue it."""
+        """Record that a denied job is now a scheduled job. If the store woke it before it was scheduled, enqueue it."""
         item: Item = waiting.item
         with self._lock:
             item.scheduled, woken = True, item.woken
@@ -163,14 +165,14 @@ class Holding:
                 waker.report_free()
 
     def finish(self, job: Any) -> None:
-        """Record that the worker has run *job*, or failed it."""
+        """Record that the worker has run *job*, or has let it fail."""
         if self._since is not None:
             self._is_short = time.monotonic() - self._since < _SHORT_BODY_S
         for waker in self._wakers.values():
             waker.done(job.id)
 
     def drop_late(self) -> None:
-        """Forget jobs that were woken some time ago: another process has taken them, or no worker is free."""
+        """Drop jobs that were woken over `_STARTED_S` ago: another process has taken them, or no worker is free."""
         before = time.monotonic() - _STARTED_S
         with self._lock:  # so that `pass_on` cannot drop a job that is denied, and held again, in the meantime
             late = [each for each in islice(self._started.items(), 2 * _AT_ONCE) if each[1][0] < before]
@@ -183,8 +185,8 @@ class Holding:
         Return all held jobs, because the worker ends.
 
         Args:
-            in_queue: Whether the held jobs of a queue are moved to its front, where other workers take them at once.
-                Otherwise each is enqueued at its turn.
+            in_queue: A function that returns whether the held jobs of a queue are moved to its front, where other
+                workers take them at once. Otherwise each job is enqueued at its turn.
         """
         queues: dict[str, list[Item]] = {}
         for waker in self._wakers.values():
@@ -192,7 +194,7 @@ class Holding:
                 queues.setdefault(item.queue, []).append(item)
         for queue, items in queues.items():
             to_front = in_queue(queue)
-            for n in reversed(range(0, len(items), _AT_ONCE)):  # each part is put before the last one
+            for n in reversed(range(0, len(items), _AT_ONCE)):  # each part is put before the previous part
                 part = {item.id: item.grace for item in items[n : n + _AT_ONCE]}
                 if to_front:
                     wake(self._connection, queue, [*part])
@@ -208,7 +210,7 @@ class Holding:
         return 0
 
     def _is_free(self) -> bool:
-        """Whether this worker, or another one, is about to take a job."""
+        """Return whether this worker, or another one, is about to take a job."""
         since, now = self._since, time.monotonic()
         if since is None:
             return True

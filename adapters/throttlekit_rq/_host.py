@@ -1,4 +1,4 @@
-"""RQ's internals: its names in Redis, and the two ways to end a job as a limit has decided."""
+"""The parts of RQ's internals that throttlekit uses: names in Redis, and the two ways to end a denied job."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ def untyped(host: Any) -> Any:
 
 
 def current_job() -> Any:
-    """The job that a worker runs in this thread. None outside of a job, and in a queue with `is_async=False`."""
+    """Return the job that a worker runs in this thread; None outside of a job, or if the queue has `is_async=False`."""
     job: Any = get_current_job()
     return None if job is None or job.worker_name == "sync" else job
 
 
 def created_at(job: Any) -> str:
-    """The creation time of *job* as text. It distinguishes jobs with the same id."""
+    """Return the creation time of *job* as text, which distinguishes jobs with the same id."""
     return str(utcformat(job.created_at))
 
 
 def lock_key(queue: str) -> str:
-    """The lock that RQ's scheduler holds for *queue*."""
+    """Return the key of the lock that RQ's scheduler holds for *queue*."""
     return SCHEDULER_LOCKING_KEY_TEMPLATE % queue
 
 
 def scheduled_key(queue: str) -> str:
-    """The scheduled jobs of *queue*: sorted set by the time to enqueue them, in seconds since 1970."""
+    """Return the key of the sorted set of scheduled jobs of *queue*: score = seconds since 1970 to enqueue them."""
     return ScheduledJobRegistry.key_template.format(queue)
 
 
 def intermediate_key(queue: str) -> str:
-    """The jobs of *queue* that a worker has taken but not started: list."""
+    """Return the key of the list of jobs of *queue* that a worker has taken but not started."""
     return str(IntermediateQueue.get_intermediate_queue_key(f"{Queue.redis_queue_namespace_prefix}{queue}"))
 
 
 def worker_key(name: str | None) -> str:
-    """The worker: hash."""
+    """Return the key of the hash of the worker *name*."""
     return f"{BaseWorker.redis_worker_namespace_prefix}{name or ''}"
 
 
 class Denied(Retry):
     """
-    What the function of a denied job returns.
+    The return value of the function of a denied job.
 
     RQ's worker handles it like a `Retry`: in the transaction that ends the job's execution, it calls a method of the
-    job object, which `end_with` has replaced. So no result is stored, and no retry is counted.
+    job object that `end_with` has replaced. So RQ stores no result and counts no retry.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Denied(Retry):
 
 
 def end_with(job: Any, write: Callable[[Any], None]) -> Denied:
-    """Call *write* in the transaction in which the worker would handle a returned `Retry`."""
+    """Return a `Denied`, for which the worker calls *write* in the transaction that would handle a `Retry`."""
 
     def _handle_retry_result(queue: Any = None, pipeline: Any = None, *args: Any, **kwargs: Any) -> int:
         write(pipeline)
@@ -82,7 +82,7 @@ def end_with(job: Any, write: Callable[[Any], None]) -> Denied:
 
 
 class Refused:
-    """Replaces the object of a popped job's method, so that the job fails with *error* where its function would run."""
+    """The replacement of a popped job's `instance`: the job fails with *error* when its function would run."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -92,10 +92,10 @@ class Refused:
 
 
 def fail_with(job: Any, error: BaseException) -> None:
-    """Let *job*, which a worker has taken but not started, fail with *error* where it would run."""
+    """Make *job*, which a worker has taken but not started, fail with *error* when it would run."""
     job._instance = Refused(error)
 
 
 def mark_denied(job: Any, *, queued: bool) -> None:
-    """Set the status in the object of a running job that the transaction at its end puts back."""
+    """Set the status in the object of a running job that is put back by the transaction at its end."""
     job._status = JobStatus.QUEUED if queued else JobStatus.SCHEDULED

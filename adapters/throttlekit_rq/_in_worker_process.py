@@ -1,4 +1,4 @@
-"""Check limits in the process that runs the job. This is how limits apply in a stock worker of RQ."""
+"""Check limits in the process that runs the job. Jobs of stock RQ workers are limited in this way."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ __all__ = ["call_of", "carried_call", "run"]
 
 _LONGEST_OF_NEW, _LONGEST_OF_RETURNING = 0.05, 1.25
 """
-The longest time in seconds for which a job sleeps in its worker, if a scheduler could enqueue it again instead: for a
-new job, and for a job that a scheduler has already enqueued again.
+The longest time in seconds for which a job sleeps in its worker although a scheduler could enqueue it again: of a new
+job, and of a job that a scheduler has already enqueued again.
 """
 
 _LONGEST_IN_PLACE = 10.0
@@ -48,7 +48,7 @@ _log = logging.getLogger("throttlekit.rq")
 
 def call_of(wrapper: Callable[..., Any], function: Callable[..., Any]) -> AbstractContextManager[Body]:
     """
-    The context for a call of *function*, which *wrapper* decorates.
+    Return the context for a call of *function*, which *wrapper* decorates.
 
     Raises:
         ConfigurationError: Another decorator is above *wrapper*.
@@ -71,7 +71,7 @@ def call_of(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Abstra
 
 
 def carried_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that RQ calls for a job that carries limits. *function* is the job's own."""
+    """Return the function that RQ calls for a job that carries limits: the job's own *function*, with the check."""
     job = current_job()
     return function if job is None else wrap_call(function, lambda: _if_admitted(job) or _context_with_check(job))
 
@@ -81,14 +81,14 @@ register_wrapper(carried_call)
 
 def run(text: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """
-    Run a job that carries limits, for serializers that support only plain data. Jobs name this function; do not call
-    it.
+    Run a job that carries limits, if its serializer supports only plain data. RQ calls this function by the name that
+    such jobs contain; programs must not call it.
     """
     return carried_call(import_function(name))(*args, **kwargs)
 
 
 def _if_admitted(job: Any) -> AbstractContextManager[Body] | None:
-    """The context for the function of *job* if the job was admitted before; None: it was not."""
+    """Return the context for the function of *job*, or None if the job was not admitted before."""
     if hasattr(job, GRANT):
         return UNTHROTTLED
     admitted, grant = read_admission(job)
@@ -129,13 +129,13 @@ def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None,
 
 
 def _admit_in_place(job: Any, declared: Declared) -> Grant | Denied:
-    """Check the limits of *job*, with short sleeps in place. If denied, it is put back or cancelled at its end."""
+    """Check the limits of *job*, sleeping for short delays. A denied job is put back or cancelled when it ends."""
     record = read_record(job)
     lives = expires_in(job, record)
     if lives < 0:
         return end_with(job, conclude(job, record, Deferred(0.0, None)))
     patience, left = patience_of(job), _LONGEST_IN_PLACE
-    relayed = _relayed(job, limiter_of(job, declared))
+    relayed = _relayed_wait(job, limiter_of(job, declared))
     by, waits = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waiting_of)
     while True:
         with log_once(job.connection):
@@ -164,7 +164,7 @@ def _admit_in_place(job: Any, declared: Declared) -> Grant | Denied:
 
 
 def _note_late_import(job: Any) -> None:
-    """If this process was forked for *job* and had to import throttlekit, log it, once for the fleet."""
+    """Log, once for the fleet, if this process was forked for *job* and had to import throttlekit."""
     is_made_for_job = os.environ.get("RQ_JOB_ID") == job.id
     if (
         is_made_for_job
@@ -179,8 +179,8 @@ def _note_late_import(job: Any) -> None:
         )
 
 
-def _relayed(job: Any, limiter: Limiter) -> RelayedWait | None:
-    """How *job* waits for the waker of its queue, if that uses the store of *limiter*."""
+def _relayed_wait(job: Any, limiter: Limiter) -> RelayedWait | None:
+    """Return the wait of *job* at the waker of its queue, or None without a waker that uses the store of *limiter*."""
     waker = read_announcement(job.connection, job.origin)
     if waker is None:
         return None
@@ -210,7 +210,7 @@ def _hold_until_woken(
 
 
 def _is_worth_waiting(denied: Deferred, was_returned: bool) -> bool:
-    """Whether to sleep for the delay of a job in place, because the scheduler would enqueue it too late."""
+    """Return whether the job sleeps for its delay in its worker, because the scheduler would enqueue it too late."""
     if denied.decision is None or denied.decision.reason == "store unavailable":
         return False
     longest = _LONGEST_OF_RETURNING if was_returned else _LONGEST_OF_NEW

@@ -1,4 +1,4 @@
-"""The limits of a job: those given when it was enqueued, those of its function, and those of its queue."""
+"""Collect the limits of a job: from the enqueue call, from its function, and from its queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Declared:
     The limits of a function or a job.
 
     Attributes:
-        limiter: The limiter that decides; None: the limiter of this process.
+        limiter: The limiter that decides. If None, the limiter of this process decides.
     """
 
     options: JobOptions
@@ -38,10 +38,10 @@ _NOTHING = Declared(JobOptions())
 
 def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
     """
-    The limits of *job*, with the limits *of_queue* that its worker has for the queue. None: it has no limit.
+    Return the limits of *job*, including the limits *of_queue* of its worker, or None if it has no limit.
 
-    If several limits have the same name, the function's one is used; otherwise the worker's limit for the queue;
-    otherwise the one that the job carries. So a program that can only enqueue jobs cannot replace a limit.
+    If several limits have the same name, the function's limit is used; otherwise the worker's limit for the queue;
+    otherwise the limit that the job carries. So a program that can only enqueue jobs cannot replace a limit.
 
     Raises:
         ConfigurationError: The job carries options that cannot be read, or `configure(own_limits=False)` refuses them.
@@ -72,14 +72,14 @@ def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
 
 @lru_cache(_CACHED_TEXTS)
 def _read(text: str) -> tuple[Given, tuple[Limit, ...] | None, tuple[Limit, ...]]:
-    """Load the options that a job carries, with its own limits and its queue's, once for all jobs with this text."""
+    """Load the options in *text*, the job's own limits, and those of its queue, once for all jobs with this text."""
     given = Given.read(text)
     own = None if given.limits is None else load_limits(given.limits)
     return given, own, load_limits(given.of_queue)
 
 
 def describe(job: Any) -> Job:
-    """The `Job` that limits read. Its arguments are those of the job's function."""
+    """Return the `Job` that limits read, with the arguments of the job's function."""
     name, args, kwargs = job.func_name, job.args, job.kwargs
     if name == RUN:
         _, name, args, kwargs = args
@@ -88,7 +88,7 @@ def describe(job: Any) -> Job:
 
 
 def _function_and_text(job: Any) -> tuple[Callable[..., Any], str | None]:
-    """The function of *job*, and the text of its `Given`."""
+    """Return the function of *job*, and the text of its `Given`, or None if the job carries no options."""
     if isinstance(job.instance, Carried):
         text, instance = job.instance.__reduce__()[1]
         return import_function(job.func_name, instance), text

@@ -1,4 +1,4 @@
-"""Enqueue the due jobs of queues without a scheduler of RQ: for throttlekit's workers, and for `throttlekit wake`."""
+"""Enqueue the due jobs of queues that have no RQ scheduler, in throttlekit's workers and in `throttlekit wake`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _ANNOUNCE_EVERY = 1.0
 
 class Promoter:
     """
-    Enqueues due jobs, and announces in Redis that it does this for the queue.
+    Enqueues due jobs, and announces in Redis that this process does so for the queue.
 
     Args:
-        connection: The Redis of the queues.
-        idle: Whether to announce also that this process has no job to run.
+        connection: The client of the Redis of the queues.
+        idle: Whether each check also announces in Redis that this process has no job to run.
 
     Attributes:
-        look_at: The time of its next check, by the monotonic clock.
+        next_check_at: The time of the next check, by the monotonic clock.
     """
 
     def __init__(self, connection: Any, *, idle: bool) -> None:
         self._connection, self._idle = connection, idle
         self._announce_at = 0.0
-        self.look_at = 0.0
+        self.next_check_at = 0.0
 
     def promote_due(self, names: Sequence[str], now: float) -> None:
-        """Enqueue the due jobs of the queues *names*. Before `look_at` there is nothing to do."""
+        """Enqueue the due jobs of the queues *names*, and set `next_check_at`. Call it at that time, not before."""
         if now >= self._announce_at:
             announce(self._connection, names)
             self._announce_at = now + _ANNOUNCE_EVERY
@@ -43,4 +43,4 @@ class Promoter:
                 next_in = 0.0
             if seen.next_in is not None:
                 next_in = min(next_in, seen.next_in)
-        self.look_at = now + next_in
+        self.next_check_at = now + next_in

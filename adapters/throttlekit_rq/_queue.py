@@ -1,4 +1,4 @@
-"""`ThrottledQueue`: its enqueue methods take limits, which the job carries."""
+"""`ThrottledQueue`, an RQ queue whose enqueue methods take limits, which the job carries."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = ["ThrottledQueue"]
 
 
 class _Call:
-    """A function with the options of its job. RQ passes a function to `create_job`, but not unknown options."""
+    """A function with the options of its job: RQ passes a function on to `create_job`, but not unknown options."""
 
     def __init__(self, function: Any, options: dict[str, Any]) -> None:
         self.function, self.options = function, options
-        # RQ reads this to refuse functions of a script.
+        # RQ reads this attribute to reject functions of a script.
         self.__module__ = getattr(function, "__module__", None) or __name__
 
 
 class _Described(Job):
-    """The `Job` of a job that is being created. Its id is read as late as possible: reading it makes RQ create one."""
+    """The `Job` of a job that is being created. Its id is read as late as possible: the read makes RQ create one."""
 
     __slots__ = ("_job",)
 
@@ -61,26 +61,29 @@ class ThrottledQueue(Queue):
     """
     A queue whose enqueue methods accept `throttle=[…]`: limits that the job carries, and that every worker applies.
 
+        queue = ThrottledQueue(connection=Redis())
+        queue.enqueue(push, contact_id, throttle=[TokenBucket("partner", "10/s")])
+
     `enqueue`, `enqueue_call`, `enqueue_at`, `enqueue_in`, `prepare_data` and `create_job` accept
 
-    * `throttle`: one or more limits, which replace those of the job's function; `[]` or None removes those. Keys and
-      costs are computed in this call, so it raises their errors.
-    * `throttle_max_wait`: how long the job may wait in total, in seconds, from its first denial.
-    * `throttle_on_429`: which of the job's limits, given itself or by its name, is paused when its body raises
-      `throttlekit.RateLimited` without naming one. Default: the one that its function declares, otherwise all except
-      concurrency limits.
+    * `throttle`: one or more limits, which replace the limits of the job's function. `[]` or None removes the
+      function's limits. Keys and costs are computed in the enqueue call, which raises their errors.
+    * `throttle_max_wait`: the longest total wait of the job, in seconds from its first denial.
+    * `throttle_on_429`: the limit, or its name, that is paused when the job's body raises `throttlekit.RateLimited`
+      without naming a limit. Default: the `on_429` of the job's function, otherwise all limits except concurrency
+      limits.
 
-    The job's id, function, description and so on do not change. With a serializer for plain data only (JSON),
-    `func_name` is `throttlekit_rq.run`; the description is still the user's.
+    The job's id, function and description do not change. One exception: with a serializer that supports only plain
+    data (JSON), `func_name` is `throttlekit_rq.run`.
 
     Args:
-        limiter: It only registers the names of limits, so that two definitions of one name raise an error at once.
-            Workers decide with their own limiter.
-        throttle: Limits for all jobs that this object enqueues, in addition to the jobs' own.
-        on_429: Which of them a 429 pauses, if neither the enqueue call nor the function names one.
+        limiter: A limiter that registers the names of limits, so that two definitions of one name raise an error at
+            once. Workers decide with their own limiter.
+        throttle: The limits for all jobs that this object enqueues, in addition to the jobs' own.
+        on_429: The limit of *throttle* that a 429 pauses, if neither the enqueue call nor the function names one.
 
     Raises:
-        ConfigurationError: A value can never work. The call that gets the value raises it.
+        ConfigurationError: A value can never work. The call that receives the value raises this error.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class ThrottledQueue(Queue):
             job._func_name, job._kwargs = RUN, {}
 
     def _on_429(self, function: Any, own: tuple[Limit, ...] | None, on_429: Any) -> str | None:
-        """The name of the limit that a 429 pauses. None: the function decides it. *own*: the job's own limits."""
+        """Return the name of the limit that a 429 pauses, or None if the function names it. *own*: the job's limits."""
         declared: Declared | None = getattr(function, DECLARED, None)
         if on_429 is None:
             return self._options.on_429 if declared is None or declared.options.on_429 is None else None
@@ -167,9 +170,10 @@ _OF_DJANGO_RQ = {"autocommit", "commit_mode"}
 
 def _check_options(made: type, options: Iterable[str]) -> None:
     """
+    Check that *made* or one of its base classes has each of *options*: RQ's `Queue` ignores unknown options.
+
     Raises:
-        ConfigurationError: Neither *made* nor a base class of it has one of *options*. RQ's `Queue` accepts any option,
-            and ignores those that it does not know.
+        ConfigurationError: Neither *made* nor a base class of it has one of *options*.
     """
     bases = made.__mro__[made.__mro__.index(ThrottledQueue) :]
     if bases[1] is not Queue:
@@ -198,7 +202,7 @@ def _with_options(function: Any, keywords: dict[str, Any]) -> Any:
 
 @cache
 def _carries(serializer: Any) -> bool:
-    """Whether *serializer* can dump and load a `Carried`."""
+    """Return whether *serializer* can dump and load a `Carried`."""
     try:
         loaded = serializer.loads(serializer.dumps(("function", Carried("{}"), (), {})))
     except Exception:

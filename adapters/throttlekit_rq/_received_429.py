@@ -1,4 +1,4 @@
-"""Report a 429 from a work-horse to its worker: the body of the job raised `RateLimited`."""
+"""A pipe between a work-horse and its worker. The work-horse reports that the job's body raised `RateLimited`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ __all__ = ["Received429"]
 
 class Received429:
     """
-    A pipe from a work-horse to its worker. A spawned work-horse inherits the writing end.
+    A pipe whose writing end belongs to a work-horse, and whose reading end belongs to its worker.
 
     Args:
-        into: The file descriptor of the writing end, in a spawned work-horse. None: this is the worker: make the pipe.
+        into: The file descriptor of the writing end, which a spawned work-horse has inherited. If None, this process is
+            the worker, and creates the pipe.
     """
 
     def __init__(self, into: int | None = None) -> None:
@@ -26,14 +27,14 @@ class Received429:
 
     def put(self, seconds: float) -> None:
         """
-        Report that the job was put back, and for how many seconds it waits. 0: until the pause in the store ends. If
-        the worker is gone, the report is lost, and the job returns at its scheduled time.
+        Report that the job was put back for *seconds*; 0 means until the pause in the store ends. If the worker has
+        ended, the report is lost, and the job returns at its scheduled time.
         """
         with suppress(OSError):
             os.write(self.into, str(seconds).encode())
 
     def take(self) -> float | None:
-        """Close the pipe, and return the reported seconds; None if there was no 429."""
+        """Close the pipe, and return the reported seconds, or None if there was no 429."""
         if self._from is None:
             return None
         source, self._from = self._from, None

@@ -1,4 +1,4 @@
-"""RQ's own concurrency limit (`rate_limit=`, since RQ 3): a job that waits for throttlekit holds none of RQ's slots."""
+"""RQ's own concurrency limit (`rate_limit=`, since RQ 3): a job that throttlekit denied holds none of RQ's slots."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rq.job import JobStatus
 __all__ = ["cancellable_in", "give_slot_back", "has_rq_limit", "skip_release"]
 
 _registry: Any = None
-with suppress(ImportError):  # before RQ 3
+with suppress(ImportError):  # the module exists since RQ 3
     _registry = import_module("rq.rate_limit").RateLimitRegistry
 
 
 def has_rq_limit(job: Any) -> bool:
-    """Whether *job* was enqueued with RQ's `rate_limit=`."""
+    """Return whether *job* was enqueued with RQ's `rate_limit=`."""
     return _registry is not None and bool(job.has_rate_limit)
 
 
 def give_slot_back(job: Any, pipeline: Any) -> None:
     """
-    In *pipeline*, the transaction that puts *job* back, give its RQ slot to the next job that waits for one.
-    The job gets another slot when RQ's scheduler or rq_promote.lua enqueues it.
+    Give the RQ slot of *job* to the next job that waits for one, in *pipeline*, the transaction that puts *job* back.
+    When RQ's scheduler or rq_promote.lua enqueues *job*, it receives another slot.
     """
     registry = _registry.from_job(job)
     pipeline.zrem(registry.allowed_key, job.id)
@@ -33,15 +33,15 @@ def give_slot_back(job: Any, pipeline: Any) -> None:
 
 def skip_release(job: Any) -> None:
     """
-    Prevent RQ from releasing the slot of *job* after the transaction that puts it back: by then the job may be in its
-    queue again, with a new slot. RQ releases a job's slot if its object has neither status "queued" nor "started".
+    Prevent RQ from releasing the slot of *job* after the transaction that puts the job back: by then the job may be in
+    its queue again, with a new slot. RQ releases the slot unless the job object has status "queued" or "started".
     """
     job._status = JobStatus.QUEUED
 
 
 @contextmanager
 def cancellable_in(job: Any, pipeline: Any) -> Generator[None]:
-    """A context in which *job* can be cancelled in *pipeline*. RQ refuses that for a job with RQ's own limit."""
+    """Allow *job* to be cancelled in *pipeline* in this context. RQ does not allow it for a job with RQ's own limit."""
     if not has_rq_limit(job):
         yield
         return

@@ -1,4 +1,4 @@
-"""The settings of a process: the limiter, limits of whole queues, how long jobs may wait."""
+"""The settings of a process: its limiter, the limits of whole queues, and the rules for waiting jobs."""
 
 from __future__ import annotations
 
@@ -61,24 +61,28 @@ def configure(
     own_limits: bool = True,
 ) -> None:
     """
-    Configure the workers of this process. Call it in the settings module that `rq worker -c` imports.
-    A later call replaces all arguments of an earlier one.
+    Configure the workers of this process. Call it in the settings module that `rq worker -c` imports:
+
+        configure(Limiter("redis://localhost/1"), queues={"crm": TokenBucket("crm", "10/s")}, max_wait=3600)
+
+    A later call replaces all arguments of an earlier call.
 
     Args:
-        limiter: For jobs whose function names no limiter. Default: the Redis of $THROTTLEKIT_URL, otherwise the
+        limiter: The limiter for jobs whose function names none. Default: the Redis of $THROTTLEKIT_URL, otherwise the
             Redis of the job's queue.
-        queues: Limits for every job of a queue, by the queue's name, in addition to the jobs' own limits.
+        queues: The limits for every job of a queue, by the queue's name, in addition to the jobs' own limits.
             Only throttlekit's worker classes apply them: a stock worker starts jobs without checking them.
-        max_wait: How long a job may wait in total, in seconds, from its first denial. The `throttle_max_wait` of an
-            enqueue call replaces it for its job. Default: no limit.
-        max_deferrals: How often a job may be denied. Default: no limit.
-        on_waited_too_long: What happens to a job that exceeds one of these: "fail" fails it with `WaitedTooLong`,
-            even if it has a `Retry`; "drop" cancels it; "run" runs it uncharged, **beyond the limit**.
-        max_inline_wait: For how many seconds at most a stock worker sleeps instead of putting a denied job back; 0:
-            never. If RQ's scheduler can enqueue the job again, it sleeps at most 0.05 s, or 1.25 s for a job that the
-            scheduler has already enqueued again, because the scheduler checks only once a second.
+        max_wait: The longest total wait of a job, in seconds from its first denial. The `throttle_max_wait` of an
+            enqueue call replaces this value for its job. Default: no limit.
+        max_deferrals: The maximum number of denials of a job. Default: no limit.
+        on_waited_too_long: The action for a job that exceeds *max_wait* or *max_deferrals*. "fail" fails the job with
+            `WaitedTooLong`, even if it has a `Retry`. "drop" cancels it. "run" runs it uncharged, **beyond the limit**.
+        max_inline_wait: The maximum number of seconds for which a stock worker sleeps instead of putting a denied job
+            back. With 0 it never sleeps. If RQ's scheduler can enqueue the job again, the worker sleeps for at most
+            0.05 s, or 1.25 s for a job that the scheduler has already enqueued again, because the scheduler checks
+            only once a second.
         own_limits: Whether jobs may carry limits, a `throttle_max_wait` or a `throttle_on_429` of their own, from an
-            enqueue call or a `ThrottledQueue(throttle=…)`. False: a job that carries any fails with
+            enqueue call or a `ThrottledQueue(throttle=…)`. If False, a job that carries any of them fails with
             `ConfigurationError`.
 
     Raises:
@@ -100,13 +104,13 @@ def configure(
 
 
 def settings() -> Settings:
-    """The arguments of the last `configure`."""
+    """Return the arguments of the last call of `configure`."""
     return _Process.settings
 
 
 def limiter_for(connection: Any) -> Limiter:
     """
-    The limiter of this process for jobs whose function names no limiter.
+    Return the limiter of this process for jobs whose function names no limiter.
 
     Raises:
         ConfigurationError: $THROTTLEKIT_URL is not a valid URL, or no limiter can be created from *connection*.
@@ -117,7 +121,7 @@ def limiter_for(connection: Any) -> Limiter:
     url = named or _url_of(connection)
     if url not in _Process.made:
         _Process.made[url] = Limiter(url)
-        # Without a log line, no request: each work-horse of a stock worker comes here.
+        # `is_first_to_log` costs a request in each work-horse of a stock worker: send none if nothing is logged.
         if not named and _log.isEnabledFor(logging.INFO) and is_first_to_log(connection, "own-store", _LOG_EVERY):
             _log.info(
                 "Limits are counted in RQ's own Redis, because neither configure(limiter) nor %s names a store. A "
@@ -128,7 +132,7 @@ def limiter_for(connection: Any) -> Limiter:
 
 
 def _url_of(connection: Any) -> str:
-    """The URL of the Redis of *connection*. It may contain a password: do not log it."""
+    """Return the URL of the Redis of *connection*. The URL may contain a password: do not log it."""
     pool = connection.connection_pool
     options: dict[str, Any] = pool.connection_kwargs
     user, password = options.get("username"), options.get("password")
@@ -149,5 +153,5 @@ def _url_of(connection: Any) -> str:
 
 
 def _tls_connections(kind: type) -> tuple[type, ...]:
-    """The bases of a connection class that use TLS, found without importing the client."""
+    """Return the bases of a connection class that use TLS, without importing the client."""
     return tuple(base for base in kind.__mro__ if base.__name__ == "SSLConnection")

@@ -1,4 +1,4 @@
-"""Waiting jobs in RQ's own Redis data: put a job back, enqueue it again, and clean up when it starts."""
+"""Store waiting jobs in RQ's own Redis data: put a job back, enqueue it again, and clean up when it starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PROMOTE = throttlekit_lua.script("rq_promote")
 
 
 def read_record(job: Any) -> Record:
-    """Read what denials have stored in *job* since it was enqueued."""
+    """Read the data that denials have stored in *job* since it was enqueued."""
     record = None
     if job.enqueue_at_front:  # each denial sets it, so for most jobs this needs no round trip
         text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
@@ -45,10 +45,11 @@ def read_record(job: Any) -> Record:
 
 def expires_in(job: Any, record: Record) -> float:
     """
-    Seconds until the ttl of *job* ends, by the server's clock. Infinity: it has no ttl. Negative: it has ended.
+    Return the seconds until the ttl of *job* ends, by the server's clock. The result is infinite for a job without a
+    ttl, and negative if the ttl has ended. For a job with a ttl, the call takes one round trip.
 
-    For a denied job, this is read from its *record*, because RQ's scheduler restarts the ttl when it enqueues the job.
-    For other jobs, it is the value that rq_deny.lua would store. It takes one round trip for a job with a ttl.
+    The end is read from the *record* of a denied job, because RQ's scheduler restarts the ttl when it enqueues the job.
+    For other jobs, the end is the value that rq_deny.lua would store.
     """
     if record.expires_ms is None and not job.ttl:
         return math.inf
@@ -82,11 +83,11 @@ def deny(
     Put *job* back, with the delay of *outcome*.
 
     Args:
-        by_ticks: Whether one of RQ's schedulers enqueues it again: these check once a second.
-        at_end: Whether to put it at the end of its queue at once, without a delay.
-        shown: The entry for its meta, from `shown_of`; None: keep its meta.
-        pipeline: The transaction with which the worker ends a job that has begun. None: the job has not begun, and is
-            put back at once.
+        by_ticks: Whether one of RQ's schedulers, which check once a second, enqueues the job again.
+        at_end: Whether to put the job at the end of its queue at once, without a delay.
+        shown: The entry for the job's meta, from `shown_of`. If None, the meta is not changed.
+        pipeline: The transaction with which the worker ends a job that has begun. If None, the job has not begun, and
+            is put back at once.
     """
     queue = Queue(job.origin, connection=job.connection)
     keys = [
@@ -118,16 +119,16 @@ def deny(
     elif pipeline is None:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
-        pipeline.eval(_DENY, len(keys), *keys, *arguments)  # with its text: no second try after NOSCRIPT
+        pipeline.eval(_DENY, len(keys), *keys, *arguments)  # with its text: a transaction cannot retry after NOSCRIPT
         mark_denied(job, queued=at_end)
 
 
 def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[str, Any] | None:
     """
-    The entry `FIELD` in the meta of *job* while it waits. None: an error prevented a decision.
+    Return the entry `FIELD` for the meta of a waiting *job*, or None if an error prevented a decision.
 
     Args:
-        waited: How it has waited, including this denial. None: continue from its present meta.
+        waited: The job's wait so far, including this denial. If None, it is computed from the job's present meta.
     """
     if outcome.decision is None:
         return None
@@ -143,14 +144,14 @@ def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[
 
 
 def _meta(job: Any, shown: Mapping[str, Any] | None) -> Any:
-    """The job's meta with the entry *shown*, serialized. Tools that list jobs show the meta. "": do not change it."""
+    """Return the job's meta with the entry *shown*, serialized, for tools that list jobs; "" to keep the meta."""
     if shown is None or not hasattr(job.meta, "items"):
         return ""
     return job.serializer.dumps({**job.meta, FIELD: dict(shown)})
 
 
 def cancel(job: Any, pipeline: Any = None) -> None:
-    """Cancel *job*; *pipeline* as for `deny`."""
+    """Cancel *job*. The argument *pipeline* is the same as that of `deny`."""
     if pipeline is not None:
         with cancellable_in(job, pipeline):
             job.cancel(pipeline=pipeline)
@@ -164,8 +165,8 @@ def cancel(job: Any, pipeline: Any = None) -> None:
 
 
 def clear_deferral(job: Any, record: Record) -> None:
-    """Remove what denials have stored in *job*, which runs or ends now, and a copy that a killed worker scheduled."""
-    if not job.enqueue_at_front:  # as for `read_record`
+    """Remove the data of denials from *job*, which runs or ends now, and a copy that a killed worker scheduled."""
+    if not job.enqueue_at_front:  # no denial has stored anything, as in `read_record`
         return
     job.enqueue_at_front = record.front
     with job.connection.pipeline() as pipeline:
@@ -182,7 +183,7 @@ def clear_deferral(job: Any, record: Record) -> None:
 
 
 def promoted_by(connection: Any, queue: str) -> tuple[bool, bool]:
-    """Whether the due jobs of *queue* are enqueued by one of RQ's schedulers, and by a worker of throttlekit."""
+    """Return two booleans: whether an RQ scheduler, and whether a throttlekit worker, enqueues due jobs of *queue*."""
     with connection.pipeline(transaction=False) as pipeline:
         pipeline.exists(lock_key(queue))
         pipeline.exists(promoter_key(queue))
@@ -191,7 +192,7 @@ def promoted_by(connection: Any, queue: str) -> tuple[bool, bool]:
 
 
 def announce(connection: Any, queues: Sequence[str]) -> None:
-    """Announce for 5 s, for stock workers, that a worker of throttlekit enqueues the due jobs of these queues."""
+    """Announce to stock workers, for 5 s, that a process of throttlekit enqueues the due jobs of *queues*."""
     with connection.pipeline(transaction=False) as pipeline:
         for queue in queues:
             pipeline.set(promoter_key(queue), 1, px=_PROMOTER_LIVES_MS)
@@ -199,12 +200,12 @@ def announce(connection: Any, queues: Sequence[str]) -> None:
 
 
 def others_are_idle(connection: Any, queues: Sequence[str]) -> bool:
-    """Whether each of *queues* had an idle worker of throttlekit in the last 0.6 s."""
+    """Return whether each of *queues* had an idle worker of throttlekit in the last 0.6 s."""
     return int(connection.exists(*map(idle_key, queues))) == len(queues)
 
 
 def is_first_to_log(connection: Any, what: str, seconds: int) -> bool:
-    """Whether no process has logged *what* for *seconds*. Kept in Redis: each work-horse is a new process."""
+    """Return whether no process has logged *what* for *seconds*, and record in Redis that this process logs it."""
     return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
 
 
@@ -214,9 +215,9 @@ class _Look:
     The scheduled jobs of one queue.
 
     Attributes:
-        due: Ids of jobs that are due, in order.
-        next_in: Seconds until the next job is due; None: there is no other job.
-        scheduler: Whether one of RQ's schedulers has the queue.
+        due: The ids of the due jobs, in order.
+        next_in: The seconds until the next job is due, or None if no other job was found.
+        scheduler: Whether one of RQ's schedulers serves the queue.
         has_more: Whether more jobs may be due.
     """
 
@@ -228,10 +229,10 @@ class _Look:
 
 def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[_Look]:
     """
-    Look at the first scheduled jobs of *queues*, by the server's clock: one round trip.
+    Read the first scheduled jobs of *queues*, by the server's clock, in one round trip. With *idle*, it also writes.
 
     Args:
-        idle: Whether to announce that this worker of throttlekit has no job.
+        idle: Whether to set the `idle_key` of each queue, which announces for 0.6 s that this worker has no job.
     """
     with connection.pipeline(transaction=False) as pipeline:
         pipeline.time()
@@ -252,7 +253,7 @@ def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[
 
 
 def promote(connection: Any, queue: str, due: Sequence[bytes]) -> int:
-    """Enqueue the jobs *due* in *queue*, but only the first of those that a limit has denied. Return how many."""
+    """Enqueue the jobs *due* in *queue*, but of the denied jobs only the first. Return the number of enqueued jobs."""
     return _promote(connection, queue, [job_id.decode() for job_id in due], "")[0]
 
 
@@ -261,7 +262,7 @@ def wake(connection: Any, queue: str, ids: Sequence[str], before: str = "-") -> 
     Move scheduled jobs to the front of *queue*, due or not, in the order of *ids*, but behind the job *before*.
 
     Returns:
-        How many were not moved, because they are gone, cancelled, or have begun.
+        The number of jobs that were not moved, because they no longer exist, were cancelled, or have begun.
     """
     return _promote(connection, queue, ids, before)[1]
 
@@ -275,7 +276,7 @@ def _promote(connection: Any, queue: str, ids: Sequence[str], before: str) -> li
 
 
 def put_new_first(connection: Any, queues: Sequence[str]) -> None:
-    """Move a job that no limit has denied to the front of its queue: the first of *queues* that has such a job."""
+    """Move one job that no limit has denied to the front of its queue, in the first of *queues* with such a job."""
     script = connection.register_script(_NEW_FIRST)
     for queue in queues:
         if script(keys=[Queue(queue, connection=connection).key], args=[RqJob.key_for("")]):
@@ -283,7 +284,7 @@ def put_new_first(connection: Any, queues: Sequence[str]) -> None:
 
 
 def schedule_sooner(connection: Any, queue: str, by: Mapping[str, float]) -> None:
-    """Schedule jobs of *queue* earlier, each by the given number of seconds."""
+    """Schedule each job of *queue* in *by* earlier, by its number of seconds."""
     with connection.pipeline(transaction=False) as pipeline:
         for job_id, seconds in by.items():
             pipeline.zadd(scheduled_key(queue), {job_id: -seconds}, xx=True, incr=True)

@@ -1,10 +1,10 @@
 """
 The waker of stock workers: `throttlekit wake --rq`.
 
-A stock worker checks the limits of a job in the process that it has forked for it. If the job is denied, that process
-ends, so it cannot receive the job's wake. Therefore the job waits under the name of a process that runs no jobs: the
-waker. The waker announces itself in RQ's Redis, and the jobs' processes write notes for it there. It moves each job
-that the store wakes to the front of its queue, where the next free worker takes it.
+A stock worker checks the limits of a job in the process that it forks for the job. If the job is denied, that process
+ends, so it cannot receive the job's wake message. Therefore the job waits under the name of another process, the waker,
+which runs no jobs. The waker announces itself in RQ's Redis, and the jobs' processes write notes to the waker there.
+The waker moves each job that the store wakes to the front of its queue, where the next free worker takes the job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Announcement", "RelayedWait", "WakerProcess", "read_announcement"]
 
 _VERSION = 1
 _LIVES_MS = 5_000
-"""Milliseconds after which the announcement of a killed waker expires. Then another waker takes over."""
+"""The milliseconds after which the announcement of a killed waker expires, so that another waker takes over."""
 _NOTES_LIVE_S = 60
 _TICK_S = 1.0
 _RETRY_S = 0.5
@@ -47,8 +47,8 @@ class Announcement:
     The announcement of a waker.
 
     Attributes:
-        owner: Its owner name on the waitlists.
-        store: The store from which it receives wakes: `Limiter.store_address`.
+        owner: The waker's owner name on the waitlists.
+        store: The store from which the waker receives wake messages: `Limiter.store_address`.
     """
 
     owner: str
@@ -59,7 +59,7 @@ class Announcement:
 
     @classmethod
     def read(cls, text: bytes | None) -> Announcement | None:
-        """Read the text that `write` has written; None: it is another text, or has another version."""
+        """Read the text that `write` has written. Return None for another text, or another version."""
         try:
             data = json.loads(text or b"{}")
             if data["v"] == _VERSION:
@@ -70,13 +70,13 @@ class Announcement:
 
 
 def read_announcement(connection: Any, queue: str) -> Announcement | None:
-    """The waker of *queue*; None: it has none."""
+    """Return the announcement of the waker of *queue*, or None if the queue has no waker."""
     return Announcement.read(connection.get(waker_key(queue)))
 
 
 class RelayedWait:
     """
-    Lets one job of a stock worker wait at a waker.
+    The wait of one job of a stock worker at a waker.
 
     Args:
         to: The announcement of the waker.
@@ -96,7 +96,7 @@ class RelayedWait:
 
     @property
     def waited(self) -> Waited:
-        """How the job has waited, by the store's last response."""
+        """The job's denials and its time since the first one, by the store's last response."""
         return self._relay.waited_of(self._job.id)
 
     def send(self, comes: PlannedReturn, pipeline: Any) -> None:
@@ -122,13 +122,13 @@ class WakerProcess:
     """
     Wakes the jobs of stock workers, and enqueues due jobs of queues without a scheduler of RQ.
 
-    Several may run: for each queue, the first one is used. If it is killed, another one takes over after `_LIVES_MS`,
-    and RQ or a worker enqueues the jobs that it held `GRACE_S` after their turn.
+    Several wakers may run: for each queue, the first one is used. If that waker is killed, another one takes over after
+    `_LIVES_MS`, and RQ or a worker enqueues the killed waker's jobs `GRACE_S` after their turn.
 
     Args:
-        connection: The Redis of the queues.
+        connection: The client of the Redis of the queues.
         limiter: A limiter with the store of the workers.
-        queues: The names of the queues; empty: all queues.
+        queues: The names of the queues. If empty, all queues of this Redis are used.
     """
 
     def __init__(self, connection: Any, limiter: Limiter, queues: Sequence[str] = ()) -> None:
@@ -146,7 +146,7 @@ class WakerProcess:
         Wake jobs until *stopped*. After an error, such as an outage of RQ's Redis, log it and try again.
 
         Args:
-            on_change: Called with the queues whenever they have changed.
+            on_change: A function that is called with the names of the queues whenever these have changed.
         """
         self._waker.begin()
         while not stopped.is_set():
@@ -161,13 +161,13 @@ class WakerProcess:
         Check that the store answers.
 
         Raises:
-            StoreUnavailable: It does not answer.
+            StoreUnavailable: The store does not answer.
         """
         self._limiter.peek(_ANY)
 
     @contextmanager
     def _log_failures(self) -> Generator[None, None, None]:
-        """A context that logs errors and continues: due jobs are enqueued even while the store is unavailable."""
+        """Log errors in this context and continue: due jobs are enqueued even while the store is unavailable."""
         try:
             yield
         except Exception as error:
@@ -180,20 +180,20 @@ class WakerProcess:
             self._tick_at = now + _TICK_S
             with self._log_failures():
                 self._tick(on_change)
-        if self._queues and now >= self._promoter.look_at:
-            self._promoter.look_at = now + _RETRY_S
+        if self._queues and now >= self._promoter.next_check_at:
+            self._promoter.next_check_at = now + _RETRY_S
             with self._log_failures():
                 self._promoter.promote_due(self._queues, now)
         self._holding.drop_late()
-        due = min(self._tick_at, self._promoter.look_at) if self._queues else self._tick_at
+        due = min(self._tick_at, self._promoter.next_check_at) if self._queues else self._tick_at
         found = self._connection.blpop([notes_key(self._waker.owner)], timeout=max(0.01, due - now))
         if found is not None:
             self._read(found[1])
 
     def _tick(self, on_change: Callable[[Sequence[str]], None]) -> None:
         """
-        Find the queues and their workers, and announce that this process wakes their jobs, unless another one does. A
-        waker that cannot reach the store announces nothing, so another one takes over after `_LIVES_MS`.
+        Find the queues and their workers, and announce that this process wakes their jobs, unless another waker does.
+        A waker that cannot reach the store announces nothing, so another waker takes over after `_LIVES_MS`.
         """
         names = self._only or sorted(each.name for each in untyped(Queue).all(connection=self._connection))
         if names != self._queues:
@@ -232,8 +232,8 @@ class WakerProcess:
 
     def _close(self) -> None:
         """
-        Withdraw the announcement, and return the held jobs. If RQ's scheduler has the queue, it enqueues them at their
-        turn. Otherwise they are moved to the front of the queue, because no other process might enqueue them.
+        Withdraw the announcement, and return the held jobs. If RQ's scheduler serves the queue, the scheduler enqueues
+        the jobs at their turn. Otherwise they are moved to the front of the queue: no other process may enqueue them.
         """
         with suppress(Exception):  # otherwise the announcement expires, and the jobs are enqueued `GRACE_S` later
             for name in self._queues or ():

@@ -1,10 +1,10 @@
 """
 Wire format: everything in this file is stored in users' Redis, or crosses into another process, under these names.
 
-Jobs that wait in Redis name the class `throttlekit_rq._wire.Carried`, and workers of another release read them. So
-nothing here may be moved or renamed, and a changed shape needs a new version, which older releases refuse to read.
+Jobs that wait in Redis name the class `throttlekit_rq._wire.Carried`, and workers of another release read these jobs.
+So no name here may be moved or changed, and a changed shape needs a new version, which older releases refuse to read.
 tests/contracts/test_wire.py holds a literal for each of these names. The scripts rq_deny.lua, rq_promote.lua
-and rq_new_first.lua know the fields of a job's hash too.
+and rq_new_first.lua also use the fields of a job's hash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 LATE_IMPORT = "late-import:"
-"""The prefix, before the queue's name, of the log entry for a work-horse that had to import throttlekit."""
+"""The prefix of the log entry for a work-horse that had to import throttlekit. The queue's name follows it."""
 
 RUN = "throttlekit_rq.run"
 """The function name of a job whose serializer does not support `Carried`."""
@@ -40,27 +40,27 @@ _RECORD_VERSION = 1
 
 
 def promoter_key(queue: str) -> str:
-    """Exists while a worker of throttlekit enqueues the due jobs of *queue*."""
+    """Return the key that exists while a process of throttlekit enqueues the due jobs of *queue*."""
     return f"throttlekit:rq:promoter:{queue}"
 
 
 def idle_key(queue: str) -> str:
-    """Exists while a worker of throttlekit has no job of *queue* to run, and for 0.6 s afterwards."""
+    """Return the key that exists while a worker of throttlekit for *queue* has no job, and for 0.6 s afterwards."""
     return f"throttlekit:rq:idle:{queue}"
 
 
 def waker_key(queue: str) -> str:
-    """The `Announcement` of the waker (`throttlekit wake`) of *queue*. It exists while there is a waker."""
+    """Return the key of the `Announcement` of the waker (`throttlekit wake`) of *queue*, if there is a waker."""
     return f"throttlekit:rq:waker:{queue}"
 
 
 def notes_key(owner: str) -> str:
-    """The notes of stock workers to the waker *owner*: list of JSON texts, the oldest first."""
+    """Return the key of the list of notes from stock workers to the waker *owner*: JSON texts, the oldest first."""
     return f"throttlekit:rq:notes:{owner}"
 
 
 def logged_key(what: str) -> str:
-    """Exists for a while after a process has logged *what*."""
+    """Return the key that exists for a limited time after a process has logged *what*."""
     return f"throttlekit:rq:state:{what}"
 
 
@@ -70,10 +70,10 @@ class Given:
     The options that a job carries by value: plain JSON, without code and without secrets.
 
     Attributes:
-        limits: The job's own limits, dumped; None: those of its function.
-        of_queue: The limits of its queue, which apply in addition.
-        max_wait: Seconds; None: as configured.
-        on_429: The name of the limit that a 429 pauses; None: as its function declares.
+        limits: The job's own limits, dumped. If None, the limits of its function apply.
+        of_queue: The limits of its queue, dumped, which apply in addition.
+        max_wait: The longest total wait in seconds. If None, the configured value applies.
+        on_429: The name of the limit that a 429 pauses. If None, the `on_429` of the function applies.
     """
 
     limits: list[dict[str, Any]] | None
@@ -88,10 +88,10 @@ class Given:
     @classmethod
     def read(cls, text: str) -> Given:
         """
-        Read what `write` wrote.
+        Read a text that `write` has written.
 
         Raises:
-            ConfigurationError: `write` did not write *text*, or another version did.
+            ConfigurationError: `write` did not write *text*, or another version of it did.
         """
         try:
             data = json.loads(text)
@@ -107,10 +107,10 @@ class Given:
 
 class Carried:
     """
-    Replaces the object of a method in a job's data, so that any worker gets the job's function from here.
+    The replacement of the `instance` in a job's data, from which any worker gets the job's function.
 
-    RQ reads the attribute that the job's `func_name` names, so `func_name` and description stay the user's own. The
-    pickle contains the name of this class and two plain values: the text of a `Given`, and the object of the method.
+    RQ reads the attribute that the job's `func_name` names, so `func_name` and description are still the user's own.
+    The pickle contains the name of this class and two values: the text of a `Given`, and the object of a method.
     """
 
     def __init__(self, text: str, instance: Any = None) -> None:
@@ -121,18 +121,18 @@ class Carried:
 
     def __getattr__(self, name: str) -> Any:
         if name == "_throttlekit" or (name.startswith("_") and self._throttlekit[1] is None):
-            raise AttributeError(name)  # read by pickle, copy, a debugger; RQ reads the name of a function or method
+            raise AttributeError(name)  # pickle, copy or a debugger reads it; RQ reads the name of a function
         return _Wrapper.wrap(import_function(name, self._throttlekit[1]))
 
 
 class _Wrapper:
-    """The function that adds the check of limits to a job's function. It is set later, to avoid an import cycle."""
+    """Holds the function that adds limits to a job's function. It is set later, to avoid an import cycle."""
 
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def register_wrapper(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Register *wrap*, which gets the function of each job that carries limits. Called at import."""
+    """Register *wrap*, which is called at import with the function of each job that carries limits."""
     _Wrapper.wrap = wrap
 
 
@@ -145,12 +145,12 @@ def import_function(name: str, instance: Any = None) -> Callable[..., Any]:
 @dataclass(frozen=True, slots=True)
 class Record:
     """
-    What a denied job carries in its hash until it runs.
+    The data that a denied job carries in its hash until it runs.
 
     Attributes:
-        front: The job's own `enqueue_at_front`, which is set to True while it waits.
-        expires_ms: When its ttl ends; None: it has none, or has not been denied.
-        is_denied: Whether it was denied since it was enqueued, and has not run.
+        front: The job's own `enqueue_at_front`, which is set to True while the job waits.
+        expires_ms: The time at which the job's ttl ends, in ms since 1970. None if it has no ttl, or was not denied.
+        is_denied: Whether the job was denied since it was enqueued, and has not run.
     """
 
     front: bool | None
@@ -158,12 +158,12 @@ class Record:
     is_denied: bool = True
 
     def write(self, created_at: str) -> str:
-        """The value of the field `FIELD` for the job with this creation time."""
+        """Return the value of the field `FIELD` for the job with this creation time."""
         return json.dumps({"v": _RECORD_VERSION, "of": created_at, "front": self.front})
 
     @classmethod
     def read(cls, text: bytes | None, expires: bytes | None, created_at: str) -> Record | None:
-        """Read the fields; return None for anything that `write` did not write for this job."""
+        """Read the fields. Return None for a text that `write` did not write for this job."""
         try:
             data = json.loads(text or b"{}")
             # The fields outlive a job whose id is used again.

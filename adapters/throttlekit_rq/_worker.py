@@ -1,4 +1,4 @@
-"""Workers that check the limits of a job before they fork: a denial costs one call to the store, and no fork."""
+"""Workers that check the limits of a job before they fork, so that a denial costs one store call and no fork."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _W = TypeVar("_W", bound=BaseWorker)
 
 class _Dispatcher:
     """
-    Takes jobs for a worker: checks the limits of each before it begins, and enqueues the due jobs of its queues.
+    Takes jobs for a worker, checks the limits of each job before it begins, and enqueues the worker's due jobs.
 
     Attributes:
         horse_runs: Whether a work-horse may still run.
@@ -64,11 +64,11 @@ class _Dispatcher:
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
         """
-        Return the first result of *pop* whose job may run; put denied jobs back. After *timeout* seconds this raises
-        the same error as *pop*, so that the worker can send its heartbeat.
+        Return the first result of *pop* whose job may run, and put denied jobs back. After *timeout* seconds, raise the
+        same error as *pop*, so that the worker can send its heartbeat.
 
-        Returning jobs are at the front of their queues. After `_NEW_EVERY` seconds with only such jobs, one job that no
-        limit has denied is taken. Otherwise new jobs would never start if workers, and not limits, are the bottleneck.
+        Woken jobs are at the front of their queues. After `_NEW_EVERY` seconds with only such jobs, take one job that
+        no limit has denied. Otherwise new jobs would never start if workers, and not limits, are the bottleneck.
         """
         worker, holding = self._worker, self._holding
         names = [queue.name for queue in queues]
@@ -80,18 +80,18 @@ class _Dispatcher:
             if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
                 self._returning_since = None
                 put_new_first(worker.connection, names)
-            elif now >= self._promoter.look_at:
+            elif now >= self._promoter.next_check_at:
                 show_log("rq.worker")
                 holding.drop_late()
                 self._promoter.promote_due(names, now)
                 now = time.monotonic()
             if end is not None and now >= end:
                 raise DequeueTimeout(timeout, names)
-            # A signal ends an idle worker at once, and a job that it is receiving at that time would be lost.
+            # A signal ends an idle worker at once. A job that the worker was receiving at that time would be lost.
             worker._state = WorkerStatus.BUSY
             popped = None
             try:
-                popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._promoter.look_at) - now))
+                popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._promoter.next_check_at) - now))
                 if popped is not None:
                     holding.mark_busy()
                     self._note_turn(popped[0], time.monotonic() - now)
@@ -112,7 +112,7 @@ class _Dispatcher:
                 return None
 
     def finish(self, job: Any) -> None:
-        """Release the slots that *job* still holds after its execution, unless its work-horse runs."""
+        """Release the slots that *job* still holds after its execution, unless its work-horse still runs."""
         grant: Grant | None = getattr(job, GRANT, None)
         seconds = None
         if grant is not None:
@@ -131,26 +131,26 @@ class _Dispatcher:
             flush(limiter)
 
     def _release(self, job: Any, queues: int) -> None:
-        """Remove *job* from its queue's intermediate list. RQ does not do that in a worker of several queues."""
+        """Remove *job* from the intermediate list of its queue, which RQ does not do in a worker of several queues."""
         if queues > 1:
             job.connection.lrem(intermediate_key(job.origin), 1, job.id)
 
     def _note_turn(self, job: Any, waited: float) -> None:
-        """Record whether *job*, taken after *waited* seconds without a job, is a returning one."""
+        """Record whether *job*, which was taken after *waited* idle seconds, was denied before."""
         if not job.enqueue_at_front:
             self._returning_since = None
         elif self._returning_since is None or waited > _IDLE:
             self._returning_since = time.monotonic()
 
     def _is_admitted(self, job: Any) -> bool:
-        """Whether the worker gets *job*, to run it or to fail it. If not, *job* was put back or cancelled."""
+        """Return whether the worker receives *job*, to run or fail it. Otherwise *job* was put back or cancelled."""
         of_queue = settings().queues.get(job.origin, ())
         try:
             declared = options_of(job, of_queue)
         except (Exception, SystemExit) as error:
             if of_queue or not settings().own_limits:
                 fail_with(job, error)  # a spawned process does not have these settings, and might run the job
-            return True  # it fails in its work-horse, like any job of RQ
+            return True  # the job fails in its work-horse, like any job of RQ
         if declared is None:
             limiter = settings().limiter
             if limiter is None or not limiter.events.configures_limits:
@@ -210,7 +210,7 @@ class _Dispatcher:
         self._holding.on_scheduled(waiting)
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
-        """Hold *job*, whose body received a 429. It is among the scheduled jobs."""
+        """Hold *job*, whose body received a 429 and which is now a scheduled job."""
         waiting = self._holding.waiting_of(job.id, job.origin, grant.throttling.limiter)
         outcome = grant.throttling.wait_again(job, waiting, seconds, stored=not seconds)
         if isinstance(outcome, Deferred):
@@ -220,7 +220,7 @@ class _Dispatcher:
 
 
 class _ChecksFirst:
-    """What `throttled_worker` adds to a class of workers."""
+    """The methods that `throttled_worker` adds to a class of workers."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -237,22 +237,22 @@ class _ChecksFirst:
 
             @classmethod
             def lpop(cls, queue_keys: Any, timeout: Any, connection: Any = None) -> Any:
-                # RQ's own `lpop` stores the job nowhere. If the worker were killed then, the job would be lost.
+                # RQ's own `lpop` stores the job nowhere: if the worker were killed afterwards, the job would be lost.
                 for key in queue_keys:
                     found = base.lmove(connection, key, None)
                     if found is not None:
                         return found
                 return base.lpop(queue_keys, timeout, connection=connection)
 
-        # RQ's command line passes a queue class, RQ's pool does not, and both compare the queues with it.
+        # RQ's command line passes a queue class, RQ's pool does not, and both compare the queues with that class.
         CheckingQueue.__name__ = CheckingQueue.__qualname__ = base.__name__
         untyped(self).queue_class = CheckingQueue
 
     def _start_scheduler(self, *args: Any, **options: Any) -> None:
-        """Start no scheduler: it could outlive the worker, and an idle worker enqueues due jobs itself."""
+        """Start no scheduler: a scheduler could outlive the worker, and an idle worker enqueues due jobs itself."""
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
-        # Not `instance`: it raises for a job whose data cannot be read, and that job has to fail in the work-horse.
+        # `job.instance` would raise for a job whose data cannot be read, but that job has to fail in the work-horse.
         if isinstance(job._instance, Refused) and isinstance(self, SpawnWorker):
             Worker.fork_work_horse(self, job, queue)  # a spawned process would fetch the job again, and run it
             return
@@ -268,7 +268,7 @@ class _ChecksFirst:
             os.environ.pop(ADMITTED, None)
 
     def _dump_worker_config(self) -> Any:
-        # RQ 3 sends the names of classes to a spawned process. Send RQ's own: that process takes no job from a queue,
+        # RQ 3 sends names of classes to a spawned process. Send RQ's own: that process takes no job from a queue,
         # and it could not import a class that was made in a function here.
         sent: Any = copy(self)
         sent.__class__ = next(each for each in type(self).__mro__ if issubclass(each, BaseWorker) and _has_name(each))
@@ -291,7 +291,7 @@ class _ChecksFirst:
         try:
             untyped(super()).execute_job(job, queue)
         finally:
-            # In every case: no other process releases the slots of a killed work-horse.
+            # Also after an error: no other process releases the slots of a killed work-horse.
             self._dispatcher.finish(job)
             setattr(job, GRANT, None)
 
@@ -302,14 +302,13 @@ def _has_name(made: type) -> bool:
 
 def throttled_worker(base: type[_W]) -> type[_W]:
     """
-    Make a subclass of *base*, a class of RQ workers, that checks limits before it runs a job:
+    Return a subclass of *base*, a class of RQ workers, that checks limits before it runs a job:
 
         MyThrottledWorker = throttled_worker(MyWorker)
 
-    Its workers check the limits of a job, and put it back if it is denied, before they fork, spawn or run anything.
-    They also apply the limits of `configure(queues=…)`. They enqueue denied jobs at their turn, and other scheduled
-    jobs that are due, unless one of RQ's schedulers has the queue. They start no scheduler, even with
-    `with_scheduler=True`.
+    Its workers check the limits of a job before they fork, spawn or run anything, and put a denied job back. They also
+    apply the limits of `configure(queues=…)`. They enqueue denied jobs at their turn. Unless one of RQ's schedulers
+    serves the queue, they also enqueue other due jobs. They start no scheduler, even with `with_scheduler=True`.
 
     The worker process itself imports the functions of throttled jobs, not only the work-horse that runs them.
 
@@ -324,12 +323,12 @@ def throttled_worker(base: type[_W]) -> type[_W]:
 
 
 class ThrottledWorker(_ChecksFirst, Worker):
-    """RQ's `Worker`, checking limits before it forks: `rq worker --worker-class throttlekit_rq.ThrottledWorker`."""
+    """An RQ `Worker` that checks limits before it forks: `rq worker --worker-class throttlekit_rq.ThrottledWorker`."""
 
 
 class ThrottledSimpleWorker(_ChecksFirst, SimpleWorker):
-    """RQ's `SimpleWorker`, checking limits before it runs a job."""
+    """An RQ `SimpleWorker` that checks limits before it runs a job."""
 
 
 class ThrottledSpawnWorker(_ChecksFirst, SpawnWorker):
-    """RQ's `SpawnWorker`, checking limits before it spawns a process."""
+    """An RQ `SpawnWorker` that checks limits before it spawns a process."""

@@ -1,8 +1,8 @@
 """
-The denied messages that a worker process holds, unacknowledged, until the store wakes them.
+Hold the denied messages of a worker process, unacknowledged, until the store wakes them.
 
-They wait between the broker and taskiq's receiver. The receiver's callback of a denied message ends, so the message
-does not count for `max_async_tasks` or `max_prefetch` while it waits.
+Denied messages wait between the broker and taskiq's receiver. The receiver's callback of a denied message ends, so the
+message does not count for `max_async_tasks` or `max_prefetch` while it waits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RENEW = throttlekit_lua.script("taskiq_renew")
 _RENEWED_AT_ONCE = 100
 
 _LONGEST_HOLD = 600.0
-"""Seconds after which a waiting message of RabbitMQ is requeued: see `Holding._is_held_for_long`."""
+"""The seconds after which a waiting message of RabbitMQ is requeued: see `Holding._is_held_for_long`."""
 
 _log = logging.getLogger("throttlekit.taskiq")
 _Message: TypeAlias = bytes | AckableMessage
@@ -37,6 +37,8 @@ _Message: TypeAlias = bytes | AckableMessage
 
 def check_broker(broker: Any) -> None:
     """
+    Check that *broker* delivers each message to one worker only.
+
     Raises:
         ConfigurationError: *broker* delivers each message to several workers, so a requeued message would run in all.
     """
@@ -55,11 +57,11 @@ class Delivered(bytes):
     A message from the broker. It is a subclass of bytes, because the receiver passes the message on as bytes.
 
     Attributes:
-        confirm: Acknowledges it; None: its broker has no acknowledgements.
-        since: When it arrived, by the loop's clock.
-        stream, entry_id: Its stream and the id of its entry; empty: its broker has no streams.
-        task_id: Its id on waitlists; "": not set yet.
-        kept: Whether this process holds it, so that the end of its callback must not acknowledge it.
+        confirm: The function that acknowledges the message. None if the broker has no acknowledgements.
+        since: The time of the arrival, by the loop's clock.
+        stream, entry_id: The stream and the id of the message's entry. Both are empty if the broker has no streams.
+        task_id: The id on waitlists. "" if it is not set yet.
+        kept: Whether this process holds the message, so that the end of its callback must not acknowledge it.
     """
 
     confirm: Callable[[], Awaitable[None] | None] | None = None
@@ -69,14 +71,14 @@ class Delivered(bytes):
     kept = acked = False
 
     def copy_for_callback(self) -> Delivered:
-        """A copy for a new callback. After this, the callback that was denied cannot acknowledge the message."""
+        """Return a copy for a new callback, so that the denied callback cannot acknowledge the message."""
         made = copy.copy(self)
         made.kept = False
         return made
 
     @property
     def is_lost(self) -> bool:
-        """Whether its connection to RabbitMQ is lost. RabbitMQ redelivers it, so this one must not be acknowledged."""
+        """Whether the connection to RabbitMQ is lost. RabbitMQ redelivers the message: do not acknowledge this one."""
         channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
         return bool(getattr(channel, "is_closed", False))
 
@@ -109,7 +111,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
 
     def waiting_of(self, message: Delivered, task_id: str) -> Waiting:
-        """How *message* waits if it is denied: with a separate id if another message with the same task id waits."""
+        """Return the `Waiting` of *message*, with a separate id if another message with the same task id waits."""
         other = self._kept.get(task_id)
         # A stream may deliver the same entry again.
         is_copy = other is not None and bool(message.stream) and message.entry_id == other.entry_id
@@ -118,7 +120,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         return Waiting(self.waker, message, message.task_id)
 
     async def keep(self, denied: Delivered) -> None:
-        """Hold a denied message, or requeue it if this process must not hold it. Its callback ends now."""
+        """Hold a denied message, whose callback ends now, or requeue the message if this process must not hold it."""
         denied.kept = True
         self._kept[denied.task_id] = denied
         if denied.acked or self._is_held_for_long(denied):
@@ -134,20 +136,20 @@ class Holding(HoldingStream[_Message, Delivered]):
                     await self._pass_on(id)
 
     def _is_held_for_long(self, message: Delivered) -> bool:
-        """RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time too."""
+        """Return whether to requeue *message*: RabbitMQ closes a channel that holds a message for 30 minutes."""
         return self._idle is None and message.confirm is not None and self._held_for(message) > _LONGEST_HOLD
 
     def _held_for(self, message: Delivered) -> float:
         return asyncio.get_running_loop().time() - message.since
 
     async def _pass_on(self, id: str) -> None:
-        """Requeue a waiting message. It keeps its position."""
+        """Requeue a waiting message, which keeps its position on the waitlists."""
         message = self._kept.pop(id)
         if self.waker.pass_on(id) is message:
             await self.put_back(message)
 
     async def _renew(self) -> None:
-        """Renew the held messages of streams. Otherwise another worker claims a message that is idle for too long."""
+        """Renew the held messages of streams, so that no other worker claims them as idle."""
         ids: dict[str, dict[bytes, Delivered]] = {}
         for message in self._kept.values():
             if message.stream and not message.acked:
@@ -202,7 +204,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         Yield the messages of the broker's list.
 
         The broker's own read has no time-out, so it has to be cancelled, and a message that Redis sends at that time
-        is lost. This read has a time-out, so it need not be cancelled.
+        is lost. The read in this method has a time-out, so no cancellation is needed.
         """
         while self.is_open:
             for message in (await self._command("BRPOP", self._broker.queue_name, 0.5) or ())[1:]:
@@ -215,9 +217,9 @@ class Holding(HoldingStream[_Message, Delivered]):
         """
         Yield messages of killed workers from the broker's streams, when they have been idle for *idle* seconds.
 
-        The broker itself claims some of them only after it has read other messages. It also claims messages of live
-        workers, whose tasks may be running. This claims only messages of dead workers. A worker with throttlekit has a
-        key in Redis while it lives. A worker without it counts as dead if it has sent no command for *idle* seconds.
+        The broker itself claims some of these messages only after it has read others. It also claims messages of live
+        workers, whose tasks may be running. This method claims only messages of dead workers. A worker with throttlekit
+        has a key in Redis while it lives. Any other worker counts as dead if it has sent no command for *idle* seconds.
         """
         while True:
             for name in (self._broker.queue_name, *self._broker.additional_streams):
@@ -229,11 +231,11 @@ class Holding(HoldingStream[_Message, Delivered]):
             await asyncio.sleep(idle / 10)
 
     def _alive_key(self, stream: str, consumer: str) -> str:
-        """The key that exists while a worker lives."""
+        """Return the key that exists while the worker of *consumer* lives."""
         return f"throttlekit:taskiq:alive:{stream}:{self._broker.consumer_group_name}:{consumer}"
 
     async def _dead_consumers(self, stream: str, idle_ms: int) -> list[str]:
-        """The consumers of *stream* that have messages, and whose workers are dead."""
+        """Return the consumers of *stream* that have messages, and whose workers are dead."""
         dead: list[str] = []
         for info in await self._command("XINFO", "CONSUMERS", stream, self._broker.consumer_group_name):
             pairs: Any = info.items() if hasattr(info, "items") else zip(info[::2], info[1::2], strict=True)
@@ -259,10 +261,10 @@ class Holding(HoldingStream[_Message, Delivered]):
                 if not pending:
                     break
                 for entry_id, *_ in pending:
-                    # Claim one by one: a message that is claimed but not yielded would stay with this worker, which
+                    # Claim one by one: this worker would keep a message that is claimed but not yielded, because it
                     # lives. XCLAIM returns nothing for a message that another worker has claimed in the meantime.
                     for entry in await self._command("XCLAIM", stream, group, own, least, entry_id):
-                        if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted one
+                        if entry is not None and entry[1] is not None:  # before 7.0: nil for a deleted entry
                             fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
                             yield AckableMessage(data=fields[b"data"], ack=broker._ack_generator(entry[0], stream))
                 start = "(" + pending[-1][0].decode()
@@ -282,7 +284,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         return message.entry_id in await self._renew_entries(message.stream, [message.entry_id])
 
     async def _renew_entries(self, stream: str, ids: Sequence[bytes]) -> list[bytes]:
-        """Reset the idle time of these messages in a stream. Return those that this worker still has."""
+        """Reset the idle time of these messages in a stream. Return the ids of those that this worker still has."""
         named = (stream, self._broker.consumer_group_name, self._broker.consumer_name)
         ours: list[bytes] = await self._command("EVAL", _RENEW, 1, *named, *ids)
         return ours

@@ -1,4 +1,4 @@
-"""`Throttle`: checks the limits of each task before its body."""
+"""`Throttle`, the middleware that checks the limits of each task before its body."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REQUEST: ContextVar[Request | None] = ContextVar("throttlekit_taskiq_asked", de
 
 
 class _BodyDeferred(NoResultError):
-    """Raised after `RateLimited` from a body: the run has no result, and the message is deferred."""
+    """Raised in place of a body's `RateLimited`, so that the run has no result and the message is deferred."""
 
     def __init__(self, outcome: Deferred) -> None:
         super().__init__()
@@ -52,17 +52,27 @@ class _BodyDeferred(NoResultError):
 
 class Throttle(TaskiqMiddleware):
     """
-    Applies limits to the tasks of a broker: `broker.add_middlewares(Throttle(Limiter("redis://…")))`.
+    A taskiq middleware that applies limits to the tasks of a broker.
 
-    Add it before tasks are declared, and create one for each broker. `@broker.task(throttle=[limit])` declares a task
-    with limits; its other options are `throttle_on_429=` and `throttle_max_wait=`. A denied task waits in its worker
-    process, unacknowledged. It uses no retry, and does not count for `--max-async-tasks`.
+        broker.add_middlewares(Throttle(Limiter("redis://localhost/1")))
+
+        @broker.task(throttle=[TokenBucket("partner", "10/s")])
+        async def push(contact_id): ...
+
+    Create one `Throttle` for each broker, and add it before tasks are declared. Other options of a task are
+    `throttle_on_429=` and `throttle_max_wait=`. A denied task waits in its worker process, unacknowledged. It uses no
+    retry, and does not count for `--max-async-tasks`.
 
     Args:
-        limiter: The limiter that decides.
-        max_wait, max_deferrals, on_waited_too_long: How long tasks may wait, and what happens to a task that has waited
-            for too long: see `throttlekit.adapter.WaitRules`.
-        max_held: How many tasks may wait in one worker process. With this many, the process fetches no other tasks.
+        limiter: The limiter that decides. It connects on first use.
+        max_wait: The longest total wait of a task, in seconds from its first denial. The `throttle_max_wait` of a task
+            or a message replaces this value. Default: no limit.
+        max_deferrals: The maximum number of denials of a task. Default: no limit.
+        on_waited_too_long: The action for a task that exceeds *max_wait* or *max_deferrals*, or that a full `queue=`
+            rejects. "fail" fails it with `WaitedTooLong`. "drop" ends it without running it. "run" runs it uncharged,
+            **beyond the limit**.
+        max_held: The maximum number of waiting tasks in one worker process. With this many, the process fetches no
+            other tasks.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -85,7 +95,7 @@ class Throttle(TaskiqMiddleware):
         self._max_held, self._rules = max_held, WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
-        """The limits in the declaration of the task *name*."""
+        """Return the limits in the declaration of the task *name*."""
         return self._options.of_task(name)[0].limits
 
     def set_broker(self, broker: AsyncBroker) -> None:
@@ -112,7 +122,7 @@ class Throttle(TaskiqMiddleware):
         self._declare_all()
         if self.broker.is_worker_process:
             self._throttling.warn_in_memory()
-            # Be the first middleware, so that the others see a task only when it runs. Otherwise a retry middleware
+            # Be the first middleware, so that the others receive a task only when it runs. Otherwise a retry middleware
             # would count a deferred task.
             self.broker.middlewares = [self, *(each for each in self.broker.middlewares if each is not self)]
             formatter: Any = self.broker.formatter
@@ -136,7 +146,7 @@ class Throttle(TaskiqMiddleware):
         while isinstance(outcome := await self._throttling.admit_async(request, waits), Deferred):
             if delivered is not None:
                 await self._holding.keep(delivered)
-                raise asyncio.CancelledError  # ends the callback: nothing is run, stored or acknowledged
+                raise asyncio.CancelledError  # ends the callback, which runs, stores and acknowledges nothing
             await request.woken.wait()
             request.woken.clear()
         if isinstance(outcome, Run) and not outcome.limits:
@@ -149,7 +159,7 @@ class Throttle(TaskiqMiddleware):
         return message
 
     async def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
-        # A broker in memory may run a task within the sender's asyncio task. That one continues, so `_finish` may be
+        # A broker in memory may run a task within the sender's asyncio task, which continues, so `_finish` may be
         # called much later. If a dependency has failed, the body did not run: return the units now.
         request = _REQUEST.get()
         admitted = None if request is None or request.delivered is not None else request.admitted
@@ -164,7 +174,7 @@ class Throttle(TaskiqMiddleware):
             waits.waker.done(waits.id or request.message.task_id)
 
     def _free(self) -> int:
-        """How many tasks the worker can start now."""
+        """Return the number of tasks that the worker can start now."""
         places = None if self._receiver is None else self._receiver.sem
         return _MANY if places is None else places._value
 
@@ -184,7 +194,7 @@ class Throttle(TaskiqMiddleware):
         return self._holding.listen()
 
     def _check_pool(self) -> None:
-        """Find taskiq's receiver, which no hook receives, and check that it has no pool of processes."""
+        """Find taskiq's receiver, which taskiq passes to no hook, and check that it has no pool of processes."""
         found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Receiver)]
         self._receiver = next((each for each in found if each.broker is self.broker), None)
         if self._receiver is not None and self._receiver.is_process_pool:

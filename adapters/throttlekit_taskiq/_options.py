@@ -1,4 +1,4 @@
-"""The limits of a task: read from its declaration, written into a message's labels, and read in the worker."""
+"""Read the limits of a task from its declaration, write them into a message's labels, and read the labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from throttlekit_taskiq._held import Delivered
 __all__ = ["Options", "Request"]
 
 _GIVEN = "__throttlekit__"
-"""The attribute of a watched function: its task's name, the declared options, and the original function."""
+"""The attribute of a watched function that holds its task's name, the declared options, and the original function."""
 _Task: TypeAlias = "AsyncTaskiqDecoratedTask[Any, Any]"
 
 
@@ -31,9 +31,9 @@ class Request:
     The request for the message of one callback.
 
     Attributes:
-        delivered: The message from the broker; None: a broker in memory.
-        woken: Set to repeat the request, for a broker in memory.
-        admitted: The result, once it is known.
+        delivered: The message from the broker. None if the broker is in memory.
+        woken: The event that repeats the request, if the broker is in memory.
+        admitted: The result of the request. None until it is known.
     """
 
     message: TaskiqMessage
@@ -43,7 +43,7 @@ class Request:
 
 
 class Options:
-    """Reads tasks and messages: the `Host` of `throttlekit.adapter.Throttling`."""
+    """Reads the options of tasks and messages, as the `Host` of `throttlekit.adapter.Throttling`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Options:
 
     def declare(self, task: _Task) -> None:
         """
-        Read the options of *task* once, and remove them from its labels: taskiq would send those as text.
+        Read the options of *task* once, and remove them from its labels, which taskiq would send as text.
 
         Raises:
             ConfigurationError: An option can never work.
@@ -70,14 +70,14 @@ class Options:
             setattr(task.original_func, _GIVEN, (name, given, body))
         elif name in self._of_task:
             return
-        # Several brokers may share the task. The first one has removed the options from its labels.
+        # Several brokers may share the task. The first broker has removed the options from the task's labels.
         _, given, function = getattr(task.original_func, _GIVEN)
         options = JobOptions.declared(f"task {name!r}", given, limiter=self._limiter, function=function)
         self._of_task[name] = options, function
         kicker = task.kicker
         task.kicker = lambda: _Kicker(kicker(), self)  # type: ignore[method-assign]
 
-    def travelling(self, name: str, labels: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    def dump_labels(self, name: str, labels: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
         """
         Return *labels* with the message's own limits dumped by value, as text.
 
@@ -87,13 +87,15 @@ class Options:
         options, function = self._of_task[name]
         check_spelling(f"a message of task {name!r}", labels)
         job = Job(name=name, args=args, kwargs=kwargs, function=function)
-        travel = options.travelling(_carried(labels), job)
+        travel = options.travelling(_read_carried(labels), job)
         if THROTTLE in travel:
             travel[THROTTLE] = json.dumps(travel[THROTTLE])
         return {**labels, **travel}
 
     def check_sent(self, message: TaskiqMessage) -> None:
         """
+        Check that the limits of *message*, if it has any, were dumped by value.
+
         Raises:
             ConfigurationError: *message* has limits, but taskiq has converted the objects to text.
         """
@@ -104,7 +106,7 @@ class Options:
             )
 
     def of_task(self, name: str) -> tuple[JobOptions, Callable[..., Any]]:
-        """The declared options of the task *name*, and its function."""
+        """Return the declared options of the task *name*, and its function."""
         if name not in self._of_task:
             task = self._broker.find_task(name)
             assert task is not None, name  # noqa: S101 - the receiver has just found it
@@ -112,7 +114,7 @@ class Options:
         return self._of_task[name]
 
     def options(self, message: Request) -> JobOptions:
-        return self.of_task(message.message.task_name)[0].with_message(_carried(message.message.labels))
+        return self.of_task(message.message.task_name)[0].with_message(_read_carried(message.message.labels))
 
     def job(self, message: Request) -> Job:
         sent = message.message
@@ -139,15 +141,15 @@ class _Kicker(AsyncKicker[Any, Any]):
 
     def _prepare_message(self, *args: Any, **kwargs: Any) -> TaskiqMessage:
         labels = self.labels
-        self.labels = self._options.travelling(self.task_name, labels, args, kwargs)
+        self.labels = self._options.dump_labels(self.task_name, labels, args, kwargs)
         try:
             return super()._prepare_message(*args, **kwargs)
         finally:
-            self.labels = labels  # its next message may have other keys and costs
+            self.labels = labels  # the kicker's next message may have other keys and costs
 
 
-def _carried(labels: Mapping[str, Any]) -> dict[str, Any]:
-    """The throttle options in *labels*. In a message, the limits are text."""
+def _read_carried(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the throttle options in *labels*, with limits parsed, which are text in a message."""
     found = {option: labels[option] for option in OPTIONS if option in labels}
     if isinstance(found.get(THROTTLE), str):
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""A web page that shows the fleet's limits. It needs only the store. It has its own server, or is mounted in an app."""
+"""A web page that shows the fleet's limits from the store alone, with its own server, or mounted in an app."""
 
 from throttlekit_web._asgi import asgi_app
 from throttlekit_web._http import Request, Response

@@ -27,7 +27,7 @@ def asgi_app(
     title: str = "",
 ) -> _ASGIApp:
     """
-    The page as an ASGI app, to be mounted below a path of another app. The arguments are those of `Site`.
+    Return the page as an ASGI app, to be mounted below a path of another app. The arguments are those of `Site`.
 
     Each request is handled in a thread of the event loop's executor.
     """
@@ -46,7 +46,7 @@ def asgi_app(
 
 
 async def _live(receive: _Receive, send: _Send) -> None:
-    """Confirm the lifespan events. There is nothing to start or to stop."""
+    """Confirm the lifespan events, for which the page has nothing to start or to stop."""
     while True:
         event = (await receive())["type"]
         await send({"type": f"{event}.complete"})
@@ -55,7 +55,7 @@ async def _live(receive: _Receive, send: _Send) -> None:
 
 
 async def _body(receive: _Receive) -> bytes:
-    """Return the body. If it is too long, return only the beginning."""
+    """Return the body, or only its beginning if it is too long."""
     body, more = b"", True
     while more and len(body) <= MAX_BODY:
         event = await receive()

@@ -1,7 +1,7 @@
 """
 The changes that the page can make.
 
-The first response to a request only describes the effect. The change is made when the operator confirms that text.
+The first response to a request only describes the effect. The change is made when the operator confirms this text.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Plan:
     One change that was requested, but is not made yet.
 
     Attributes:
-        effect: A description of what it does to the fleet.
+        effect: A description of the change's effect on the fleet.
         by: The operator, for the history.
-        run: Makes the change, and returns what was done.
+        run: The function that makes the change, and returns the changes that were made.
     """
 
     effect: str
@@ -164,6 +164,8 @@ def _end_of(rule: Rule, part: str | None) -> str:
 
 def _check(rule: Rule, known: Known) -> None:
     """
+    Check that workers would apply *rule*.
+
     Raises:
         Refused: No worker would apply *rule*.
     """
@@ -173,8 +175,10 @@ def _check(rule: Rule, known: Known) -> None:
 
 def text_in(form: Mapping[str, Any], name: str, what: str) -> str:
     """
+    Return the text *name* of *form*. *what* describes the text in an error message.
+
     Raises:
-        Refused: *form* has no text with this name, or it is too long. *what* describes the text in the message.
+        Refused: *form* has no text with this name, or the text is too long.
     """
     text = form.get(name)
     if not isinstance(text, str) or not text.strip() or len(text) > 300:

@@ -1,4 +1,4 @@
-"""Data of the page in addition to `throttlekit_cli.state`: bars of charts, holders of slots. Durations in seconds."""
+"""Data of the page in addition to `throttlekit_cli.state`, such as bars of charts. Durations are in seconds."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ __all__ = [
 
 _MAX_TENANTS = 30
 _MAX_CHARTED = 6
-"""A reader can distinguish this many tenants by their colours."""
+"""The number of tenants that a reader can distinguish by their colours."""
 
 
 def fleet_data(fleet: FleetState) -> dict[str, Any]:
-    """*fleet* without its limits, and without the names of its processes."""
+    """Return *fleet* without its limits, and without the names of its processes."""
     return {name: value for name, value in to_data(fleet).items() if name not in ("limits", "processes")}
 
 
 def limit_row(limit: LimitState) -> dict[str, Any]:
-    """*limit* without its keys and tenants, which only its own view shows."""
+    """Return *limit* without its keys and tenants, which only its own view shows."""
     return {name: value for name, value in to_data(limit).items() if name not in ("keys", "tenants")}
 
 
 def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[float | None]]:
     """
-    The bars of a chart, each as a row: start time, units, denied, paused, longest wait, waiting jobs, the units that
-    the rate allowed, arrivals, grants, and 429s. None: not known. The rate is also None if it changed within the bar.
+    Return the bars of a chart, each as a row: start time, units, denied, paused, longest wait, waiting jobs, the units
+    that the rate allowed, arrivals, grants, and 429s. A value is None if it is not known. The units that the rate
+    allowed are also None if the rate changed within the bar.
 
     Args:
         comparable: Whether the units of a minute can be compared with the rate.
@@ -60,8 +61,9 @@ def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[
 
 def shares_data(steps: Sequence[SharedStep], *, show_keys: bool) -> dict[str, Any]:
     """
-    How tenants shared a limit's units: the tenants with the most units in the whole chart, and a row for each bar: its
-    start time, the units of each of these tenants in this order, and the units of all others. None: not known.
+    Return how tenants shared a limit's units: the tenants with the most units in the whole chart, and a row for each
+    bar. A row has the bar's start time, the units of each of these tenants in this order, and the units of all other
+    tenants. Units are None if they are not known.
     """
     names, _ = largest(sum_of(steps), others=0, most=_MAX_CHARTED)
 
@@ -89,13 +91,15 @@ def waiting_data(job_id: str, entry: Entry, now: float) -> dict[str, Any]:
 
 
 def heaviest(tenants: Sequence[TenantState]) -> tuple[TenantState, ...]:
-    """The heaviest of *tenants*, and the one that waited longest."""
+    """Return the heaviest of *tenants*, and the tenant that waited longest."""
     longest = sorted(tenants, key=lambda each: -each.longest_wait_seconds)[:1]
     return (*tenants[:_MAX_TENANTS], *(each for each in longest if each not in tenants[:_MAX_TENANTS]))
 
 
 def require_known(known: Known | None) -> Known:
     """
+    Return *known*.
+
     Raises:
         Refused: *known* is None.
     """

@@ -10,17 +10,19 @@ from typing import Any
 __all__ = ["MAX_BODY", "Refused", "Request", "Response", "json_response", "refusal"]
 
 MAX_BODY = 10_000
-"""The most bytes of a body. A framework reads one more, and `Site.handle` refuses the request."""
+"""The maximum number of bytes of a body. A framework reads one more, and `Site.handle` rejects the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """
+    A request to the page.
+
     Attributes:
-        path: The path relative to the page's mount point: "/", "/api/limits".
+        path: The path relative to the page's mount point, such as "/" or "/api/limits".
         query: The query string of the URL, without the question mark.
         headers: The headers, with names in lower case.
-        root: The mount point of the page, without a slash at its end: "" or "/limits".
+        root: The mount point of the page, without a slash at its end, such as "" or "/limits".
     """
 
     method: str = "GET"
@@ -39,7 +41,7 @@ class Response:
 
 
 class Refused(Exception):
-    """A request that is refused, with a status and a one-line reason."""
+    """A request was rejected, with a status and a one-line reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -47,7 +49,7 @@ class Refused(Exception):
 
 
 def json_response(data: Any, status: int = 200) -> Response:
-    """*data* as JSON. Lone surrogates, which a name may have, are escaped."""
+    """Return *data* as JSON. Lone surrogates, which a name may contain, are escaped."""
     body = json.dumps(data, separators=(",", ":")).encode()
     return Response(status, {"Content-Type": "application/json", "Cache-Control": "no-store"}, body)
 

@@ -1,4 +1,4 @@
-"""The data for the page's JSON requests, read from the store in bounded pieces, at most once a second."""
+"""Read the data for the page's JSON requests from the store, in bounded pieces, at most once a second."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ _LATELY = "15m"
 _SEEN_EVERY_S = 9.0
 _MAX_SEEN = 200
 _MAX_NAMES = 50_000
-"""The most names that one search for a job reads. An open page repeats the search every few seconds."""
+"""The maximum number of names that one search for a job reads. An open page repeats it every few seconds."""
 
 
 class Reader:
     """
-    The data of the page.
+    Reads the data of the page.
 
     Args:
-        store: A store that a fleet shares; see `throttlekit_cli.store.open_store`.
-        show_keys: Whether keys are shown in full, and not as digests.
+        store: A store that a fleet shares, from `throttlekit_cli.store.open_store`.
+        show_keys: Whether keys are shown in full, rather than as digests.
 
     Attributes:
-        addresses: The function for each path. It returns the data for a query, or raises `Refused` for a wrong query,
-            or `StoreUnavailable`.
+        addresses: The function for each path. It returns the data for a query, and raises `Refused` for a wrong query,
+            and `StoreUnavailable` if the store does not answer.
     """
 
     def __init__(self, store: Any, *, show_keys: bool) -> None:
@@ -102,7 +102,7 @@ class Reader:
 
     def record(self) -> None:
         """
-        Record how many jobs wait; see `Site.record`.
+        Add the number of waiting jobs to the history, as described for `Site.record`.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -149,7 +149,7 @@ class Reader:
         return self._fresh(("fleet", order), read)
 
     def _record(self, rows: Sequence[LimitState]) -> None:
-        """Add the number of waiting jobs to the history from time to time: no worker knows it."""
+        """Add the number of waiting jobs, which no worker knows, to the history, at most every 9 s."""
         if time.monotonic() < self._seen_at + _SEEN_EVERY_S:
             return
         self._seen_at = time.monotonic()
@@ -217,10 +217,10 @@ class Reader:
             raise Refused(400, "cursor must be that of the page before")
         text, clear = sought.casefold(), self._show_keys or known.limit.show_key
 
-        def wanted(key: str, part: str | None) -> bool:
+        def is_wanted(key: str, part: str | None) -> bool:
             return text in format_key(key, part, clear=clear).casefold()
 
-        page = browse_keys(self._store, known, cursor, wanted) if text else browse_keys(self._store, known, cursor)
+        page = browse_keys(self._store, known, cursor, is_wanted) if text else browse_keys(self._store, known, cursor)
         keys = list(page.keys)
         if sought and not cursor:  # look up the exact key: if only digests are shown, a scan cannot find it
             exact = find_key(self._store, known, sought)
@@ -256,8 +256,8 @@ class Reader:
 
     def _fresh(self, name: Any, read: Callable[[], _T]) -> _T:
         """
-        Return or raise the result of *read*, which is cached for a second. One thread reads at a time, so many
-        browsers cost the store as much as one.
+        Return the result of *read*, or raise its error. Both are cached for a second. One thread reads at a time, so
+        many browsers cost the store as much as one browser.
         """
         with self._lock:
             known: tuple[float, Any] = self._readings.get(name, (0.0, None))

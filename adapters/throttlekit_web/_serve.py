@@ -20,14 +20,14 @@ _RECORDED_EVERY_S = 10.0
 
 def serve(site: Site, host: str, port: int, started: Callable[[int], None]) -> None:
     """
-    Serve *site* until Ctrl-C. Every 10 s, record how many jobs wait, so that the chart of waiting jobs has no gaps.
+    Serve *site* until Ctrl-C. Every 10 s, record the number of waiting jobs, so that their chart has no gaps.
 
     Args:
-        port: The port to listen on; 0: a free port.
-        started: Called with the port when connections are accepted.
+        port: The port to listen on, or 0 for a free port.
+        started: A function that is called with the port when connections are accepted.
 
     Raises:
-        ConfigurationError: It cannot listen on this address and port.
+        ConfigurationError: The server cannot listen on this address and port.
         StoreUnavailable: The store does not answer.
     """
     site.record()
@@ -52,7 +52,7 @@ def _record(site: Site, stopped: threading.Event) -> None:
 
 
 def _port(server: Any) -> int:
-    """The port of the server. A host name may have several addresses, each with a socket: take the first."""
+    """Return the port of the server. If a host name has several addresses, each with a socket, take the first."""
     listening = getattr(server, "effective_listen", None) or [(None, server.effective_port)]
     return int(listening[0][1])
 

@@ -1,9 +1,9 @@
 """
-The page and its JSON: plain functions from a request to a response. WSGI and ASGI are thin layers on top.
+Serve the page and its JSON with plain functions from a request to a response, below thin layers for WSGI and ASGI.
 
 Rule 1: The page reads the store in bounded pieces, at most once a second, for any number of browsers.
-Rule 2: The page changes no limit unless control is allowed. Then each change needs the token, the page's own origin,
-and a confirmed text that describes the effect. Apart from that, the page writes only how many jobs wait.
+Rule 2: The page changes no limit unless control is allowed. With control, each change needs the token, the page's own
+origin, and a confirmed text that describes the effect. Otherwise the page writes only the number of waiting jobs.
 Rule 3: Text from the store is data. It is sent as JSON, and the page inserts it as text.
 """
 
@@ -52,18 +52,18 @@ _SECURITY = {
 
 class Site:
     """
-    The page, for an app that handles requests in its own view: see `handle`.
+    The web page of the fleet's limits, for an app that calls `handle` with requests from its own view.
 
     Args:
         store: The limiter's URL, the limiter itself, or its store. It is first used by the first request.
-        token: A secret of at least 16 characters, which every request for data must contain. None: every visitor can
-            read all data, so the app that mounts the page must admit operators only.
-        allow_control: Whether the page can pause limits, set rates, and so on. That needs a token.
-        show_keys: Whether keys are shown in full, and not as digests. They may contain arguments of jobs.
-        title: A name for the store, like "production", on the page and in its tab, before its hosts and its database.
+        token: A secret of at least 16 characters, which every request for data must contain. If None, every visitor
+            can read all data, so the app that mounts the page must admit operators only.
+        allow_control: Whether the page can change limits, for example pause them or set rates. It requires a token.
+        show_keys: Whether keys, which may contain arguments of jobs, are shown in full, rather than as digests.
+        title: A name for the store, such as "production". The page and its tab show it before the store's hosts.
         hosts: The host names of the page. IP addresses and localhost are always allowed. A request for another name
-            is refused, so that a foreign page cannot read this one through a DNS name that resolves to this server.
-            None: the app that mounts the page checks the host.
+            is rejected, so that a foreign page cannot read this page through a DNS name that resolves to this server.
+            If None, the app that mounts the page has to check the host.
 
     Raises:
         ConfigurationError: The store is not one that a fleet shares, or the token is too short or missing.
@@ -90,7 +90,7 @@ class Site:
         self._reader = Reader(self._store, show_keys=show_keys)
 
     def handle(self, request: Request) -> Response:
-        """Return the response to *request*. An error becomes a response too: this never raises."""
+        """Return the response to *request*. Errors also become responses, so this method never raises."""
         try:
             self._check_host(request)
             if len(request.body) > MAX_BODY:
@@ -109,9 +109,9 @@ class Site:
 
     def record(self) -> None:
         """
-        Add the current number of waiting jobs to the history in the store. Workers do not know that number.
+        Add the current number of waiting jobs, which workers do not know, to the history in the store.
 
-        Once every 60 s is enough. While a browser shows the page, this happens automatically.
+        One call every 60 s is enough. While a browser shows the page, no call is needed.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -119,7 +119,7 @@ class Site:
         self._reader.record()
 
     def close(self) -> None:
-        """Close the connections to a store that was given as a URL."""
+        """Close the connections to the store, if it was given as a URL."""
         if self._own:
             self._store.close()
 
@@ -207,9 +207,7 @@ def _form(request: Request) -> dict[str, Any]:
 
 
 def _check_origin(request: Request) -> None:
-    """
-    Refuse a request from a page of another origin. The browser sets these headers, and pages cannot change them.
-    """
+    """Reject a request from a page of another origin, by headers that the browser sets and pages cannot change."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin", "").partition("://")[2].lower()
     same = bool(origin) and origin == request.headers.get("host", "").lower()
@@ -218,7 +216,7 @@ def _check_origin(request: Request) -> None:
 
 
 def _host_of(address: str) -> str:
-    """The host name in *address*, without a port, in lower case; "" if it cannot be read."""
+    """Return the host name in *address*, without a port, in lower case, or "" if it cannot be read."""
     try:
         return (urlsplit(address).hostname or "").lower()
     except ValueError:

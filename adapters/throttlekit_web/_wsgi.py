@@ -24,12 +24,12 @@ def wsgi_app(
     show_keys: bool = False,
     title: str = "",
 ) -> _WSGIApp:
-    """The page as a WSGI app, to be mounted below a path of another app. The arguments are those of `Site`."""
+    """Return the page as a WSGI app, to be mounted below a path of another app. The arguments are those of `Site`."""
     return serve_wsgi(Site(store, token=token, allow_control=allow_control, show_keys=show_keys, title=title))
 
 
 def serve_wsgi(site: Site) -> _WSGIApp:
-    """*site* as a WSGI app."""
+    """Return *site* as a WSGI app."""
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         response = site.handle(_request(environ))
@@ -41,7 +41,7 @@ def serve_wsgi(site: Site) -> _WSGIApp:
 
 
 def _request(environ: dict[str, Any]) -> Request:
-    """Return the request. If the body is too long, it contains only the beginning."""
+    """Return the request, with only the beginning of the body if it is too long."""
     length = environ.get("CONTENT_LENGTH") or "0"
     size = min(MAX_BODY + 1, int(length[:9])) if length.isascii() and length.isdigit() else 0
     headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name[:5] == "HTTP_"}

@@ -1,1 +1,1 @@
-"""The doctor: checks a live set-up, and lists what to change."""
+"""The command `throttlekit doctor`, which checks a live set-up, and lists what to change."""

@@ -72,7 +72,7 @@ def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
 
 
 def _broker(app: Any) -> str:
-    """host:port/database of a broker on Redis; "" of any other."""
+    """Return the host:port/database of a broker on Redis, or "" for any other broker."""
     with app.connection_for_read() as connection:
         if connection.transport.driver_type != "redis" or "sentinel" in str(app.conf.broker_url):
             return ""

@@ -20,9 +20,9 @@ _OWN = "throttlekit-"
 
 def declared_limits() -> list[Limit]:
     """
-    The limits of all modules that are imported so far, sorted by name, with one limit for each tier.
+    Return the limits of all modules that are imported so far, sorted by name, with one limit for each tier.
 
-    Each framework keeps its limits in a different place, so this searches all objects of the process.
+    Each framework keeps its limits in a different place, so this function searches all objects of the process.
     """
     # `isinstance` reads `__class__`, which would resolve the proxy objects of frameworks.
     made: list[Limit] = [each for each in gc.get_objects() if issubclass(type(each), Limit)]
@@ -79,7 +79,7 @@ def _is_same(limit: Limit, known: Known, rules: Iterable[Rule]) -> bool:
 
 
 def _definition(limit: Limit) -> object:
-    """The fingerprint leaves out the amount of a concurrency limit, which may change at any time."""
+    """Return the values that define *limit*. The fingerprint alone leaves out the amount of a concurrency limit."""
     return (limit.fingerprint,) if limit.varies else (limit.fingerprint, limit.amount, limit.period_us)
 
 

@@ -23,11 +23,11 @@ class Finding:
     The result of one check.
 
     Attributes:
-        grade: "ok"; "note": no action needed; "warning": may cause a problem; "fault": a guarantee is broken, or will
-            be.
+        grade: "ok", "note" if no action is needed, "warning" if there may be a problem, or "fault" if a guarantee is
+            or will be broken.
         about: "install", "store", "limits", or the name of a framework.
         what: The finding, as a sentence without a URL or a password.
-        remedy: What to change; "" if nothing.
+        remedy: The change to make. "" if nothing has to change.
     """
 
     grade: Grade
@@ -37,7 +37,7 @@ class Finding:
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
-    """Print *findings*: for people, or as JSON, a list of objects."""
+    """Print *findings*, as a table or as a JSON list of objects."""
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
         return

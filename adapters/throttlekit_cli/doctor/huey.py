@@ -56,10 +56,10 @@ def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
             "huey",
             "Its messages are compressed, or have a custom format: a job without limits costs one more round trip.",
         )
-    yield from _waiting(huey)
+    yield from _examine_schedule(huey)
 
 
-def _waiting(huey: Any) -> Iterator[Finding]:
+def _examine_schedule(huey: Any) -> Iterator[Finding]:
     redis_errors: Any = importlib.import_module("redis").RedisError
     try:
         late = _overdue_s(huey)
@@ -73,9 +73,7 @@ def _waiting(huey: Any) -> Iterator[Finding]:
 
 
 def _overdue_s(huey: Any) -> float:
-    """
-    By how many seconds the first due or woken job is overdue for a consumer. 0 or less: no job is overdue.
-    """
+    """Return the seconds by which the first due or woken job is overdue. They are 0 or less if no job is overdue."""
     storage = huey.storage
     conn, now = storage.conn, storage.convert_ts(huey._get_timestamp())
     due = conn.zrange(storage.schedule_key, 0, 0, withscores=True)

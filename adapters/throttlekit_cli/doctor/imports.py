@@ -11,7 +11,7 @@ __all__ = ["ExaminationError", "import_target"]
 
 
 class ExaminationError(Exception):
-    """Something that the operator named cannot be examined. The message says why."""
+    """A broker, app, module or server that the operator named cannot be examined. The message says why."""
 
 
 def import_target(where: str) -> tuple[str, Any]:

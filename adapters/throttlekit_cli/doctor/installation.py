@@ -13,7 +13,7 @@ _OWN, _NAME = "throttlekit-jobs", "throttlekit"
 
 
 def examine_installation() -> Iterator[Finding]:
-    """Check that no other distribution has installed modules named `throttlekit`: one overwrites the other's files."""
+    """Check that no other distribution has a package named `throttlekit`, which would overwrite files of this one."""
     owners = metadata.packages_distributions().get(_NAME, ())
     for other in sorted({each.lower().replace("_", "-").replace(".", "-") for each in owners} - {_OWN}):
         yield Finding(

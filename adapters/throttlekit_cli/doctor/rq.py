@@ -24,7 +24,7 @@ _MAX_OVERDUE_S = 5.0
 
 
 def examine_rq(url: str, store_url: str | None) -> Iterator[Finding]:
-    """Check the queues in RQ's Redis at *url*. Changes nothing."""
+    """Check the queues in RQ's Redis at *url*, without any change."""
     try:
         connection: Any = redis.Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0)
         queues = Queue.all(connection=connection)

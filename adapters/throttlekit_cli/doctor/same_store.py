@@ -23,11 +23,11 @@ _MOST_NAMED = 5
 
 def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -> Iterator[Finding]:
     """
-    Compare the store of the application's *limiter* with the one at *url*, and with the *broker*.
+    Compare the store of the application's *limiter* with the store at *url*, and with the *broker*.
 
     Args:
-        url: The store that the operator named; None if there is no --url.
-        broker: The broker's host:port/database; "" if it is not on Redis.
+        url: The store that the operator named, or None without --url.
+        broker: The broker's host:port/database, or "" if the broker is not on Redis.
     """
     own = limiter.store_address
     if limiter.in_memory:
@@ -51,7 +51,7 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
 
 
 def examine_reports(store: Any) -> Iterator[Finding]:
-    """Check the reports of workers in *store*: whether there are any, operators' changes, and equal definitions."""
+    """Check the reports of workers in *store*, operators' changes, slow-downs, and limits with several definitions."""
     fleet = look(store)
     if fleet.processes:
         yield Finding("ok", "store", f"{len(fleet.processes)} processes have reported in the last 15 seconds.")
@@ -84,7 +84,7 @@ def examine_reports(store: Any) -> Iterator[Finding]:
 
 
 def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Iterator[Finding]:
-    """Check whether workers count in RQ's database. They do if no store is configured for them."""
+    """Check whether workers count in RQ's database, as they do if no store is configured for them."""
     if not connection.exists(fleet_name("limits")):
         return
     own = address_of_url(rq_url)
@@ -103,7 +103,7 @@ def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Itera
 
 
 def _is_same(limiter: Limiter, url: str) -> bool:
-    """Whether both are the same store. It pauses a limit in one, and reads the other: host names may differ."""
+    """Pause a limit in one store, and return whether the other shows the pause: host names of one store may differ."""
     test_limit = TokenBucket(f"throttlekit-doctor-{secrets.token_hex(4)}", "1000/s", burst=1000)
     other = Limiter(url)
     try:
@@ -120,7 +120,7 @@ def _is_same(limiter: Limiter, url: str) -> bool:
 
 
 def _twins(definitions: list[Known]) -> dict[str, list[Known]]:
-    """The limits with more than one definition in use, by name."""
+    """Return the limits with more than one definition in use, by name."""
     found: dict[tuple[str, str | None], list[Known]] = {}
     for each in reported_within(definitions):
         found.setdefault((each.limit.name, each.limit.of_tier), []).append(each)

@@ -32,9 +32,10 @@ _warning = partial(Finding, "warning", "store")
 
 
 def examine_store(url: str) -> Iterator[Finding]:
-    """Check the servers of the limiter's *url*: each master of a cluster, or the master that the Sentinels name.
+    """
+    Check the servers of the limiter's *url*: each master of a cluster, or the master that the Sentinels name.
 
-    Writes one key, and deletes it again.
+    The check writes one key, and deletes it again.
 
     Raises:
         ExaminationError: No server answers at *url*.

@@ -1,1 +1,1 @@
-"""Why jobs wait, from the store alone: `throttlekit top` and `throttlekit explain`."""
+"""The commands `throttlekit top` and `throttlekit explain`, which show why jobs wait, from the store alone."""

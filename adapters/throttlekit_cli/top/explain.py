@@ -1,4 +1,4 @@
-"""`throttlekit explain`: which limit a job waits for, and until when."""
+"""The command `throttlekit explain`, which shows the limit for which a job waits, and the end of the wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
 
 
 def describe(job: JobState) -> tuple[str, list[tuple[str, str]]]:
-    """The explanation for people: what follows "Job X", and facts, each with its name."""
+    """Return the explanation for people: the text that follows "Job X", and facts, each with its name."""
     now = job.now
     where = "it is on no waitlist " + (
         "of this store" if job.searched_all else f"among the first {MAX_NAMES:,} names of this store"

@@ -1,4 +1,4 @@
-"""The keys that an operator presses while `top` runs."""
+"""Read the keys that an operator presses while `top` runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ESCAPE", "PAGE_DOWN", "PAGE_UP", "Keyboard"]
 ESCAPE = "\x1b"
 PAGE_UP, PAGE_DOWN = "\x1b[5~", "\x1b[6~"
 _SEQUENCE_WITHIN_S = 0.05
-"""An arrow key sends ESC and more characters at once. ESC with nothing after it is the Escape key."""
+"""The time within which an arrow key sends more characters after ESC. Without them, ESC is the Escape key."""
 
 
 class Keyboard:
@@ -32,7 +32,7 @@ class Keyboard:
 
     @property
     def reads(self) -> bool:
-        """Whether keys are read."""
+        """Whether there is a terminal from which keys are read."""
         return self._terminal is not None
 
     def __enter__(self) -> Keyboard:
@@ -48,14 +48,14 @@ class Keyboard:
             termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
 
     def key(self, within: float) -> str:
-        """The next key that is pressed within *within* seconds; "" if none is pressed, or an unknown one."""
+        """Return the next key that is pressed within *within* seconds, or "" for no key or an unknown key."""
         if self._terminal is None:
             time.sleep(within)
             return ""
         if not _readable(self._terminal, within):
             return ""
         pressed = os.read(self._terminal, 1)
-        if not pressed:  # the terminal is gone
+        if not pressed:  # the terminal was closed
             raise KeyboardInterrupt
         if pressed == b"\x1b" and _readable(self._terminal, _SEQUENCE_WITHIN_S):
             sequence = (pressed + os.read(self._terminal, 32)).decode("utf-8", "replace")

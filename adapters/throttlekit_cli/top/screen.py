@@ -25,7 +25,7 @@ _FULL_SHARE = 0.9
 _GAP = 2
 _MIN_NAME, _MAX_NAME = 14, 40
 _ALWAYS = 3
-"""This many of `_COLUMNS` are shown at any width."""
+"""The number of columns, the first of `_COLUMNS`, that are shown at any width."""
 _BAR_CELLS = 10
 _SPARKS, _SPARKS_TITLE = "▁▂▃▄▅▆▇█", "recent use"
 _INDENT = 4
@@ -37,8 +37,8 @@ class Row(NamedTuple):
     A line of the table: a limit, or one of its keys.
 
     Attributes:
-        id: The name of the limit, and that of the key.
-        limit: None for a key.
+        id: The name of the limit, and the key, or None for the line of a limit.
+        limit: The limit, or None for the line of a key.
     """
 
     id: tuple[str, str | None]
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 def rows_of(limits: Sequence[LimitState]) -> list[Row]:
-    """The lines of *limits*. If a limit has several keys, each of them has a line with its use and its waiting jobs."""
+    """Return the lines of *limits*. Each key of a limit with keys has its own line, with use and waiting jobs."""
     rows = list[Row]()
     for limit in limits:
         counts: Counts = limit
@@ -61,8 +61,10 @@ def rows_of(limits: Sequence[LimitState]) -> list[Row]:
 @dataclass(frozen=True, slots=True)
 class _Column:
     """
+    A column of the table.
+
     Attributes:
-        place: Its position on the screen, from the left. The position in `_COLUMNS` is its priority.
+        place: The column's position on the screen, from the left. Its position in `_COLUMNS` is its priority.
     """
 
     title: str
@@ -71,16 +73,16 @@ class _Column:
     left: bool = False
 
 
-def _used(row: Row) -> str:
+def _used_text(row: Row) -> str:
     return "" if row.counts.used is None else f"{row.counts.used}/{row.counts.capacity}"
 
 
-def _waiting(row: Row) -> str:
+def _waiting_text(row: Row) -> str:
     jobs, units = row.counts.waiting_jobs, row.counts.waiting_units
     return "" if not jobs else f"~{jobs}" if units == jobs else f"~{jobs} ({units} units)"
 
 
-def _share(row: Row) -> str:
+def _share_text(row: Row) -> str:
     minute = row.counts.last_minute
     return "" if minute is None or minute.rate_used_ratio is None else f"{minute.rate_used_ratio:.0%}"
 
@@ -96,37 +98,37 @@ def _state(row: Row) -> str:
     return "full" if max(counts.use or 0.0, now) >= _FULL_SHARE else ""
 
 
-def _bar(row: Row) -> str:
+def _bar_text(row: Row) -> str:
     if row.counts.use is None:
         return ""
     filled = min(_BAR_CELLS, round(_BAR_CELLS * row.counts.use))
     return "█" * filled + "░" * (_BAR_CELLS - filled)
 
 
-def _units(row: Row) -> str:
+def _units_text(row: Row) -> str:
     minute = row.counts.last_minute
     if minute is None:
         return "not known"
     return f"{minute.units}" if minute.units or minute.allowed else ""
 
 
-def _denied(row: Row) -> str:
+def _denied_text(row: Row) -> str:
     denied = row.counts.last_minute.denied if row.counts.last_minute else {}
     return ", ".join(f"{reason} {count}" for reason, count in denied.items())
 
 
 _COLUMNS = (
-    _Column("now", 1, _used),
-    _Column("waiting", 6, _waiting),
+    _Column("now", 1, _used_text),
+    _Column("waiting", 6, _waiting_text),
     _Column("oldest", 8, lambda row: format_duration(row.counts.oldest_wait_seconds or None)),
     _Column("429s", 9, lambda row: f"{(row.limit and row.limit.downstream_429) or ''}"),
     _Column("", 3, _state, left=True),
-    _Column("use", 2, _bar, left=True),
-    _Column("units/min", 4, _units),
-    _Column("share", 5, _share),
+    _Column("use", 2, _bar_text, left=True),
+    _Column("units/min", 4, _units_text),
+    _Column("share", 5, _share_text),
     _Column("last starts", 7, lambda row: format_duration(row.counts.last_starts_in_seconds)),
     _Column("definition", 0, lambda row: printable(row.limit.definition if row.limit else ""), left=True),
-    _Column("denied", 10, _denied, left=True),
+    _Column("denied", 10, _denied_text, left=True),
 )
 _STYLES: Mapping[str, str] = {"full": "bold", "paused": "bold magenta", "slow": "bold cyan", "": ""}
 _WORSE = "yellow"
@@ -147,26 +149,26 @@ def screen(
     notes: bool = True,
 ) -> RenderableType:
     """
-    The head, the table and its notes.
+    Return the head, the table and its notes.
 
     Args:
         store: The name of the store.
         width: The width of the terminal in columns.
-        height: The number of lines of one page. None: show all lines.
+        height: The number of lines of one page. If None, all lines are shown.
         name: The current filter.
         history: The use of each limit and key at the last updates, the newest last, for sparklines.
         keys: Whether to show the keys of the keyboard.
-        page: The page to show. The first page follows the last one.
+        page: The number of the page to show. The first page follows the last page.
         notes: Whether to show the definitions, and the notes below limits. Warnings are always shown.
     """
     title, blocks = Text(), list[list[Text]]()
     if rows:
         (title,), *blocks = _table(rows, width, history or {}, notes=notes)
-        blocks += ([Text(), *_wrapped(text, "dim", width)] for text in _foot(rows))
+        blocks += ([Text(), *_wrap(text, "dim", width)] for text in _foot(rows))
     else:
         what = f" with {printable(name)!r} in its name" if name else ""
         text = f"Nothing was decided in the last hour: no worker has used a limit{what} with this store."
-        blocks.append([*_wrapped(text, "", width)])
+        blocks.append([*_wrap(text, "", width)])
     head = [_head(fleet, store, "" if keys else order, width)]
     pages = _pages(blocks, None if height is None else max(1, height - len([*head, Text(), title]) - keys))
     head += [_help(order, name, notes, page % len(pages), len(pages))] if keys else []
@@ -174,7 +176,7 @@ def screen(
 
 
 def _pages(blocks: Sequence[list[Text]], size: int | None) -> list[list[Text]]:
-    """The lines of *blocks* in pages of at most *size*. A block that fits on a page is not divided."""
+    """Return the lines of *blocks* in pages of at most *size* lines. A block that fits on a page is not divided."""
     pages = [list[Text]()]
     for block in blocks:
         if size is not None and pages[-1] and len(pages[-1]) + len(block) > size:
@@ -194,7 +196,7 @@ def _foot(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _head(fleet: FleetState, store: str, order: str, width: int) -> Text:
-    """One line. If it is too long, the least important parts are omitted."""
+    """Return the first line of the screen. If it is too long, the least important parts are omitted."""
     kinds = [f"{count} {name}" for name, count in fleet.frameworks.items() if name != "-"]
     frameworks = f" ({', '.join(kinds)})" if kinds else ""
     if not fleet.processes and any(each.denials or each.units for each in fleet.limits):
@@ -229,10 +231,10 @@ def _help(order: str, name: str, notes: bool, page: int, pages: int) -> Text:
 def _table(
     rows: Sequence[Row], width: int, history: Mapping[tuple[str, str | None], Sequence[float]], *, notes: bool
 ) -> Iterator[list[Text]]:
-    """The titles, and below them the lines of each row with its notes."""
+    """Yield the titles, and then the lines of each row with its notes."""
     names = [printable(row.id[0] if row.limit else f"  {row.id[1]}") for row in rows]
     sparks = [_spark(history.get(row.id, ())) for row in rows]
-    columns, widths, name_width = _chosen(rows, names, width)
+    columns, widths, name_width = _choose_columns(rows, names, width)
     has_definition = any(column.title == "definition" for column in columns)
     spark_width = max(len(_SPARKS_TITLE), *map(len, sparks))
     with_sparks = any(sparks) and name_width + sum(widths) + _GAP * (len(columns) + 1) + spark_width <= width
@@ -247,18 +249,18 @@ def _table(
         below += _notes(row) if notes else ()
         warnings = row.limit.warnings if row.limit else ()
         for text, text_style in (*below, *((warning, "bold red") for warning in warnings)):
-            lines += _wrapped(text, text_style, width, _INDENT)
+            lines += _wrap(text, text_style, width, _INDENT)
         yield lines
 
 
 def _emphasis(row: Row) -> str:
-    """The style of a row's use. A full limit does its work: colour marks what gets worse, and what was changed."""
+    """Return the style of a row's use. Colour marks limits that get worse or were changed, and not full limits."""
     state = _state(row)
     return f"bold {_WORSE}" if state in ("full", "") and _gets_worse(row) else _STYLES[state]
 
 
 def _gets_worse(row: Row) -> str:
-    """What gets worse, in words; "" if nothing does."""
+    """Return a text about what gets worse, or "" if nothing does."""
     return row.limit.outlook.text if row.limit is not None and row.limit.outlook is not None else ""
 
 
@@ -266,15 +268,15 @@ def _style(title: str, emphasis: str) -> str:
     return "bold red" if title == "429s" else emphasis if title in ("now", "use", "") else ""
 
 
-def _wrapped(text: str, style: str, width: int, indent: int = 0) -> Iterator[Text]:
+def _wrap(text: str, style: str, width: int, indent: int = 0) -> Iterator[Text]:
     for line in Text(printable(text), style).wrap(_WRAPS, max(1, width - indent), overflow="fold"):
         line.rstrip()
         line.pad_left(indent)
         yield line
 
 
-def _chosen(rows: Sequence[Row], names: Sequence[str], width: int) -> tuple[list[_Column], list[int], int]:
-    """The columns that fit, from left to right, with their widths, and the width of the names."""
+def _choose_columns(rows: Sequence[Row], names: Sequence[str], width: int) -> tuple[list[_Column], list[int], int]:
+    """Return the columns that fit, from left to right, with their widths, and the width of the names."""
     wanted = min(_MAX_NAME, max(len("limit / key"), *map(cell_len, names)))
     least, taken = min(wanted, _MIN_NAME), 0
     chosen: dict[_Column, int] = {}
@@ -340,7 +342,7 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
 
 
 def _of_tenants(tenants: Sequence[TenantState]) -> str:
-    """The heaviest tenant of the last minute, and the one that waits longest."""
+    """Format the heaviest tenant of the last minute, and the tenant that waited longest."""
     first, last = tenants[0], max(tenants, key=lambda each: each.longest_wait_seconds)
     parts = [f"{len(tenants)} tenants"] if len(tenants) > 1 else []
     if first.units:

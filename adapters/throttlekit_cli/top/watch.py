@@ -1,4 +1,4 @@
-"""`throttlekit top`: read the fleet's state, show it, and repeat."""
+"""The command `throttlekit top`: read the fleet's state, show it, and repeat."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _ORDERS = ("wait", "use", "name", "denied")
 
 class View:
     """
-    Which limits are shown, and how.
+    The selection and the order of the limits that are shown.
 
     Args:
-        name: Show only limits whose name contains this text.
+        name: The text that the name of each shown limit contains.
         store: The name of the store.
     """
 
@@ -54,10 +54,10 @@ class View:
 
     def screen(self, fleet: FleetState, width: int, height: int | None = None, *, live: bool = False) -> RenderableType:
         """
-        The screen: one page of it, if a *height* is given.
+        Return the screen, or one page of it if a *height* is given.
 
         Args:
-            live: Whether there is a keyboard. If so, notes are shown on demand, and sparklines of the recent use.
+            live: Whether there is a keyboard. If so, sparklines of the recent use, and notes on demand, are shown.
         """
         rows = rows_of(fleet.limits[: self.most])
         filtered = self.name if self.typing is None else f"{self.typing}▏"
@@ -99,7 +99,7 @@ class View:
             self.typing = f"{self.typing}{key}"
 
     def _remember(self, rows: Sequence[Row]) -> dict[tuple[str, str | None], deque[float]]:
-        """Record the current use of *rows*. Return the recent uses of each."""
+        """Record the current use of *rows*. Return the recent uses of each row."""
         shown = [row for row in rows if row.counts.use is not None]
         self._history = {row.id: self._history.get(row.id, deque(maxlen=_LOOKS)) for row in shown}
         for row in shown:
@@ -150,6 +150,6 @@ def _live(store: Any, view: View, fleet: FleetState, console: Console, interval:
 
 
 def _width() -> int:
-    """The width in columns if the output is not a terminal."""
+    """Return the width in columns if the output is not a terminal."""
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdecimal() and int(columns) else _WIDTH

@@ -1,8 +1,8 @@
 "use strict";
-// One page, without a build step. Text from the store is inserted as text, never as HTML. The server's CSP enforces it.
+// One page, without a build step. Text from the store is never inserted as HTML, which the server's CSP enforces.
 
 const EVERY_MS = 2000;
-// The fields of a bar; see bars_data in _data.py. null: not known.
+// The fields of a bar, as in bars_data in _data.py. A field is null if it is not known.
 const AT = 0, UNITS = 1, DENIED = 2, PAUSED = 3, WAIT = 4, WAITING = 5, RATE = 6, ARRIVED = 7, GRANTED = 8, PARTNER_429S = 9;
 const RANGES = [["15m", "15 min", 300], ["1h", "1 h", 900], ["24h", "24 h", 14400], ["30d", "30 d", 432000]];
 const view = document.getElementById("view"), dialog = document.getElementById("dialog");
@@ -40,7 +40,7 @@ function duration(seconds) {
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
 const UNKNOWN = "not known";
 const count = (number) => number === null ? UNKNOWN : Number(number).toLocaleString("en", { maximumFractionDigits: 1 });
-// In UTC, like in all tools of throttlekit.
+// Times are in UTC, as in all tools of throttlekit.
 const when = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 const clock = (seconds) => when(seconds).slice(11);
 const waiting = (row) => !row.waiting_jobs ? "" : row.waiting_jobs === row.waiting_units ? `about ${count(row.waiting_jobs)}`
@@ -109,7 +109,7 @@ function chart(data, { parts, lines = [], label, unit = count, isTime = false, m
   if (marked && data.marks.length) legend.push(sign(svg("path", { d: "M7 0V8", class: "mark" }), "changed by an operator"));
   return h("figure", {}, h("figcaption", {}, h("span", {}, label), h("span", { class: "quiet" }, `highest ${unit(Math.max(...bars.map(sum)))}`)), picture, h("div", { class: "legend" }, ...legend));
 }
-/** Show the text of a bar beside the pointer. It stays there while the chart is redrawn. */
+/** Show the text of a bar beside the pointer. The text stays there while the chart is redrawn. */
 function tip(event, lines) {
   const box = document.getElementById("tip");
   box.hidden = event === null;
@@ -357,7 +357,7 @@ const LASTS = [["", "until it is ended"], [300, "5 minutes"], [600, "10 minutes"
 
 /** The rate or the slots in a definition, as the server reads them: "5/10 s" is "5/10s". */
 const rateIn = (definition) => (/^\S+ (\d+(\/[\d.]+ s|\/\w+)?)/.exec(definition)?.[1] ?? "").replace(" ", "");
-/** Show the fields of a change, and then its effect, as the server describes it. The operator confirms that text. */
+/** Show the fields of a change, and then the server's description of its effect, which the operator confirms. */
 function change(verb, row) {
   const fields = {}, field = (name, label, input) => { fields[name] = input; return h("label", {}, label, input); };
   const lasts = () => h("select", {}, ...LASTS.map(([value, text]) => h("option", { value, selected: value === 600 }, text)));
@@ -425,7 +425,7 @@ function head(data) {
   const processes = Object.values(data.frameworks).reduce((all, number) => all + number, 0);
   document.getElementById("head").textContent = `${clock(data.now)} · ${plural(processes, "process", "processes")}${kinds ? ` (${kinds})` : ""}${data.store_latency_seconds === null ? "" : ` · store ${(data.store_latency_seconds * 1000).toFixed(1)} ms`}`;
 }
-/** Read what the server allows and the name of its store, and show the name on the page and in the tab's title. */
+/** Read the server's permissions and the name of its store, and show the name on the page and in the tab's title. */
 async function learn() {
   about = await request("api/about");
   document.getElementById("store").textContent = about.store ?? "";

@@ -1,4 +1,4 @@
-"""`manage.py throttlekit …`: the command `throttlekit` with the project's store."""
+"""The command `manage.py throttlekit …`, which is the command `throttlekit` with the project's store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Command(BaseCommand):  # type: ignore[misc]
     help = "Show and change the limits: the command throttlekit with the store of settings.THROTTLEKIT."
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
-        """Pass all options to the command `throttlekit`, also --help."""
+        """Pass all options, including --help, to the command `throttlekit`."""
         try:
             url = read_options().get("url")
         except ConfigurationError as error:
