@@ -126,7 +126,7 @@ class Control:
 
     def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
         """
-        Restore the declared rate of a limit: of one tier, or of all tiers if none is named.
+        Restore the declared rate of a limit, for one tier, or for all tiers if none is named.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -259,7 +259,7 @@ class Control:
         A waiting job that still exists loses its position, and is decided like a new one.
 
         Raises:
-            StoreUnavailable: The store did not answer. Some waitlists may be empty.
+            StoreUnavailable: The store did not answer. Some waitlists may be empty already.
         """
         return self._delete_state("clear-line", limit, key)
 
@@ -286,7 +286,7 @@ class Control:
 
     def tiers(self, limit: Limit | str) -> Sequence[str]:
         """
-        Return the tiers of a limit that the fleet has used lately, sorted. Empty: it has none, or was not used.
+        Return the tiers of a limit that the fleet has used lately, sorted; empty if it has no tiers, or was not used.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -398,6 +398,6 @@ def _text(what: str, text: object) -> str:
 def _part(what: str, key: str | int) -> str:
     """Return the text of *key* for a rule. It must be short, because every process reads all rules each second."""
     text = key_text(key)
-    if len(text) > _LONGEST_TEXT:  # not shown: it may be a secret
+    if len(text) > _LONGEST_TEXT:  # the error does not show the text, which may be a secret
         raise ConfigurationError(f"{what} has {len(text)} characters: a rule takes {_LONGEST_TEXT} at most")
     return text

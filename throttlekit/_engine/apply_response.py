@@ -18,7 +18,7 @@ from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Slowing
 
 if TYPE_CHECKING:
-    from throttlekit._engine.response_headers import Reading, Said, Unit
+    from throttlekit._engine.response_headers import Reading, ReportedLimits, Unit
 
 __all__ = ["Allowance", "allowance_of", "apply_response", "claims_of", "limits_by_unit"]
 
@@ -51,12 +51,12 @@ class _Slower(Protocol):
 
 def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]) -> None:
     """Slow *claims* down to the remaining units that *response* reports. If the store does not answer, log that."""
-    said = read_response(response)
+    reported = read_response(response)
     slowings = [
         (each.limit, Slowing(each.claim, allowance.remaining))
         for unit, those in claims.items()
         for each in those
-        if (allowance := allowance_of(said, unit, each.limit))
+        if (allowance := allowance_of(reported, unit, each.limit))
     ]
     try:
         if slowings:
@@ -66,17 +66,17 @@ def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequen
             _log.warning("%s. The rate-limit headers of a response were not applied.", error)
 
 
-def allowance_of(said: Said, unit: Unit, limit: Limit) -> Allowance | None:
+def allowance_of(reported: ReportedLimits, unit: Unit, limit: Limit) -> Allowance | None:
     """
-    Return the strictest allowance that *said* has for *unit*: the fewest units a second. A denial with Retry-After
+    Return the strictest allowance that *reported* has for *unit*: the fewest units a second. A denial with Retry-After
     leaves no units. A time of more than an hour counts as an hour, because later responses report more.
 
     Returns:
         None if *limit* itself admits no more than that.
     """
-    found = [_allowance(each, limit) for each in said.readings if each.unit == unit]
-    if said.retry_after is not None and said.status in _DENIED:
-        found.append(Allowance(0, said.retry_after))
+    found = [_allowance(each, limit) for each in reported.readings if each.unit == unit]
+    if reported.retry_after is not None and reported.status in _DENIED:
+        found.append(Allowance(0, reported.retry_after))
     allowances = [
         Allowance(each.units, min(each.seconds, LONGEST_BY_RESPONSE))
         for each in found

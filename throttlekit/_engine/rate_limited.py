@@ -12,7 +12,7 @@ from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
-    from throttlekit._engine.response_headers import Said
+    from throttlekit._engine.response_headers import ReportedLimits
 
 __all__ = ["LONGEST_BY_RESPONSE", "LONGEST_PAUSE", "RateLimited", "read_response"]
 
@@ -87,14 +87,16 @@ class RateLimited(ThrottleError):
         return cls(min(longest, LONGEST_PAUSE, default if seconds is None else seconds), limit=limit)
 
 
-def read_response(response: Any) -> Said:
+def read_response(response: Any) -> ReportedLimits:
     """Read the limits that *response* reports. Unreadable headers are logged, at most once in 30 seconds."""
-    from throttlekit._engine.response_headers import said_by  # only programs that read responses need this module
+    from throttlekit._engine.response_headers import (
+        parse_response,  # only programs that read responses need this module
+    )
 
-    said = said_by(response, time.time())
-    if said.unreadable and _unreadable.due():
-        _log.info("A response has headers about rate limits that cannot be read: %s.", ", ".join(said.unreadable))
-    return said
+    reported = parse_response(response, time.time())
+    if reported.unreadable and _unreadable.due():
+        _log.info("A response has headers about rate limits that cannot be read: %s.", ", ".join(reported.unreadable))
+    return reported
 
 
 def _rate_limited(retry_after: float, limit: Limit | str | None) -> RateLimited:

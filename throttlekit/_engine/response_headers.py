@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from throttlekit._engine.header_values import Fields, fold, number_in, parameters_in, policies_in, used_in, whole
 
-__all__ = ["DIALECTS", "UNITS", "Dialect", "Reading", "Said", "Unit", "said_by", "said_in"]
+__all__ = ["DIALECTS", "UNITS", "Dialect", "Reading", "ReportedLimits", "Unit", "parse_headers", "parse_response"]
 
 Unit: TypeAlias = Literal["requests", "tokens", "input tokens", "output tokens"]
 UNITS: tuple[Unit, ...] = ("requests", "tokens", "input tokens", "output tokens")
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
         return max(self.remaining, self.limit)
 
 
-class Said(NamedTuple):
+class ReportedLimits(NamedTuple):
     """
     The limits that one response reports.
 
@@ -82,10 +82,10 @@ class Said(NamedTuple):
 def _rate_limit(fields: Fields) -> list[Reading]:
     """Read `RateLimit`: a list of policies since version 8, one policy as `limit=…, remaining=…` in version 7."""
     text = fields.text("ratelimit")
-    said = parameters_in(text)
-    if "reset" in said:
+    parameters = parameters_in(text)
+    if "reset" in parameters:
         window = fields.window("ratelimit-policy")
-        return _policy(fields, "", said.get("remaining"), said["reset"], said.get("limit"), window)
+        return _policy(fields, "", parameters.get("remaining"), parameters["reset"], parameters.get("limit"), window)
     policies = {each.name: each for each in policies_in(fields.text("ratelimit-policy"))}
     readings: list[Reading] = []
     for each in policies_in(text):
@@ -312,17 +312,17 @@ DIALECTS: tuple[Dialect, ...] = (
 _NAMES = frozenset({"date", "age", *(name for dialect in DIALECTS for name in dialect.headers)})
 
 
-def said_by(response: Any, now: float) -> Said:
+def parse_response(response: Any, now: float) -> ReportedLimits:
     """
     Read the limits that *response* reports: a response of requests, httpx, aiohttp, urllib or urllib3, any object with
     `.headers`, or the headers themselves.
     """
     headers = getattr(response, "headers", response)
     found = (getattr(response, name, None) for name in ("status_code", "status", "code"))
-    return said_in(headers, now, next((each for each in found if isinstance(each, int)), None))
+    return parse_headers(headers, now, next((each for each in found if isinstance(each, int)), None))
 
 
-def said_in(headers: Any, now: float, status: int | None = None) -> Said:
+def parse_headers(headers: Any, now: float, status: int | None = None) -> ReportedLimits:
     """
     Read the limits that *headers* report.
 
@@ -341,7 +341,9 @@ def said_in(headers: Any, now: float, status: int | None = None) -> Said:
         if dialect.wait is not None and retry_after is None:
             retry_after = dialect.wait(fields)
         if dialect.read is not None:
-            said = {each.unit for each in readings if each.reset is not None}
-            readings += [each for each in dialect.read(fields) if each.unit not in said]
+            known = {each.unit for each in readings if each.reset is not None}
+            readings += [each for each in dialect.read(fields) if each.unit not in known]
     cached = (number_in(texts.get("age", "")) or 0) > 0
-    return Said(() if cached else tuple(readings), retry_after, status, tuple(dict.fromkeys(fields.unreadable)))
+    return ReportedLimits(
+        () if cached else tuple(readings), retry_after, status, tuple(dict.fromkeys(fields.unreadable))
+    )

@@ -76,7 +76,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         self._is_away = False
 
     @abstractmethod
-    def received(self, raw: _R) -> _T:
+    def convert_message(self, raw: _R) -> _T:
         """Convert a received *raw* value to the adapter's type."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
                     if is_ours:
                         yield self.to_framework(message, waited=True)
                 elif (raw := self._take_arrived()) is not None:
-                    yield self.to_framework(self.received(raw), waited=False)
+                    yield self.to_framework(self.convert_message(raw), waited=False)
                 else:
                     self._fetch()
                     await self._wait_for_ring()
@@ -207,7 +207,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
                 continue
             error = reading.exception()
             if error is None:
-                read.append(self.received(reading.result()))
+                read.append(self.convert_message(reading.result()))
             elif not isinstance(error, StopAsyncIteration):
                 errors.append(error)
         return read, errors

@@ -113,10 +113,10 @@ class MemoryStore:
         self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
         keep: bool = False,
     ) -> None:  # fmt: skip
-        def removed(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def remove_jobs(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return forget(claims[number], number, state, now_us, ids, owner, bell, keep=keep)
 
-        self._change_lists(claims, removed, now_us)
+        self._change_lists(claims, remove_jobs, now_us)
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         self.forget(claims, (), now_us=now_us)
@@ -124,10 +124,10 @@ class MemoryStore:
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         epoch = self._epoch()
 
-        def returned(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def return_charge(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return return_units(charges[number], number, state, now_us, requester, bell, epoch)
 
-        self._change_lists([each.claim for each in charges], returned, now_us)
+        self._change_lists([each.claim for each in charges], return_charge, now_us)
 
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
         with self._lock:
@@ -180,17 +180,17 @@ class MemoryStore:
     ) -> None:
         units = [unit_of(each) for each in claims]
 
-        def paused(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def pause_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return pause(units[number], number, state, now_us, for_us, emptied, bell)
 
-        self._change_lists(units, paused, now_us)
+        self._change_lists(units, pause_list, now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        def slower(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def slow_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return slow(units[number], number, state, now_us, slowings[number].why, bell)
 
         units = [unit_of(each.claim) for each in slowings]
-        self._change_lists(units, slower, now_us)
+        self._change_lists(units, slow_list, now_us)
 
     def reset(self, buckets: Sequence[str]) -> None:
         with self._lock:

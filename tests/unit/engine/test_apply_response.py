@@ -25,7 +25,7 @@ from throttlekit import (
 )
 from throttlekit._core.slowdown import Remaining
 from throttlekit._engine.apply_response import Allowance, allowance_of
-from throttlekit._engine.response_headers import said_by
+from throttlekit._engine.response_headers import parse_response
 from throttlekit._util.log_limiter import Every
 
 PARTNER = TokenBucket("partner", "60/minute", burst=20)
@@ -92,7 +92,9 @@ def _bucket(limiter: Limiter, limit: Limit) -> str:
 )  # fmt: skip
 def test_the_strictest_header_is_used(headers: dict[str, str], status: int, pace: tuple[int, float] | None) -> None:
     """The result is how many more requests may be sent, and within how many seconds."""
-    assert allowance_of(said_by(Response(headers, status), 0.0), "requests", PARTNER) == (pace and Allowance(*pace))
+    assert allowance_of(parse_response(Response(headers, status), 0.0), "requests", PARTNER) == (
+        pace and Allowance(*pace)
+    )
 
 
 def test_a_job_applies_headers_to_its_only_rate(limiter: Recording) -> None:
