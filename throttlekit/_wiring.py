@@ -114,7 +114,7 @@ class Wired:
         decider: Decider = prefetched or pipeline
         peek_all = pipeline.peek_all
         if self.fleet is not None:
-            self.fleet.passed = None if prefetcher is None else prefetcher.passed
+            self.fleet.take_grants = None if prefetcher is None else prefetcher.take_grants
             from throttlekit.fleet.override_layer import OverrideLayer
 
             decider = overridden = OverrideLayer(self.fleet, pipeline, decider)

@@ -18,7 +18,7 @@ from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.changes import Change, Verb, change_of, recorded, this_operator
+from throttlekit.fleet.changes import Change, Verb, change_of, history_commands, this_operator
 from throttlekit.fleet.definitions import check_rule, names_of, tiers_of
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
 from throttlekit.fleet.rules import (
@@ -28,10 +28,10 @@ from throttlekit.fleet.rules import (
     What,
     as_text,
     check_rate,
-    checked_factor,
     data_of,
     field_of,
     plain,
+    round_factor,
     rule_of,
 )  # fmt: skip
 from throttlekit.limiter import Limiter
@@ -235,7 +235,7 @@ class Control:
         name = _name(limit)
         if factor is None:
             return self._end_rules("scale", "scale", name, None)
-        rule = Rule(what="scale", name=name, factor=checked_factor(factor))
+        rule = Rule(what="scale", name=name, factor=round_factor(factor))
         check_rule(self._store, rule)
         return self._write_rule("scale", rule, duration)
 
@@ -331,7 +331,7 @@ class Control:
             return ()
         now_us, _ = read_rules(self._store)
         change = Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=part, forgotten=forgotten)
-        self._store.commands(recorded(change))
+        self._store.commands(history_commands(change))
         return (change,)
 
     def _write_rule(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
@@ -354,7 +354,7 @@ class Control:
         over = [kept for kept, old in found if old is not None and old.over(now_us) and kept != field]
         self._store.commands(
             [
-                *recorded(change),
+                *history_commands(change),
                 ("HSET", RULES, field, as_text(plain(rule))),
                 ("PEXPIRE", RULES, KEPT_MS),
                 *([("HDEL", RULES, *over)] if over else []),
@@ -377,7 +377,7 @@ class Control:
             for rule in ended
         ]
         if changes:
-            history = [command for change in changes for command in recorded(change)]
+            history = [command for change in changes for command in history_commands(change)]
             fields = [field_of(what, name, rule.part) for rule in ended]
             self._store.commands([*history, ("HDEL", RULES, *fields)])
         return tuple(changes)

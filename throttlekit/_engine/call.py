@@ -76,7 +76,7 @@ class Delivery:
         lives_us = self._lives_us()
         return lives_us is None or round(delay * 1_000_000) <= lives_us
 
-    def deferred(self, decision: Decision, waited: float, denials: int) -> Decision:
+    def adjust_denial(self, decision: Decision, waited: float, denials: int) -> Decision:
         """
         Return a denial for an adapter: with a delay that its framework supports, or with the reason "waited too long".
 

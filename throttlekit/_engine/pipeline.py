@@ -107,7 +107,7 @@ class Pipeline:
         dated: dict[int, Attempt] = {}
         for number in together:
             try:
-                dated[number] = self._stores.calendar.dated(attempts[number], self._stores.shared)
+                dated[number] = self._stores.calendar.correct_offsets(attempts[number], self._stores.shared)
             except Exception as error:
                 answers[number] = error
         if dated:
@@ -216,7 +216,7 @@ class Pipeline:
     def defer(self, call: Call, job: Job, decision: Decision, waited: Waited, claims: Sequence[StoreClaim]) -> Decision:
         """Return the denial of *job* with a delay that its framework supports, or end its waiting. Emits the event."""
         seconds = waited.for_us / 1_000_000
-        decision = call.delivery.deferred(decision, seconds, waited.denials)
+        decision = call.delivery.adjust_denial(decision, seconds, waited.denials)
         if not decision.final:
             self.events.emit_deferred(job, decision)
         elif job.id:

@@ -150,7 +150,7 @@ class Prefetcher:
         request = attempt.request
         return decide_in_parts(parts, request.claims, request.requester, attempt=request.attempt, in_order=True)
 
-    def passed(self) -> list[tuple[Limit, str, int, int]]:
+    def take_grants(self) -> list[tuple[Limit, str, int, int]]:
         """
         Return the grants of `spend` since the last call: limit, bucket, jobs, units. An entry that was dropped in the
         meantime is not counted.

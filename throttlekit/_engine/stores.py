@@ -60,7 +60,7 @@ class StoreCalendar:
             return self.now_us(store, claims)
         return self._clock_us() + self._ahead_us
 
-    def dated(self, attempt: Attempt, store: Store) -> Attempt:
+    def correct_offsets(self, attempt: Attempt, store: Store) -> Attempt:
         """
         Return *attempt* with the offsets of the store's time, if this process's clock is wrong by a day or more.
 
@@ -268,6 +268,6 @@ class SharedLayer:
         stores = self._stores
         if not needs_calendar(attempt):
             return stores.decide(attempt.request)
-        answer = stores.decide(stores.calendar.dated(attempt, stores.shared).request)
+        answer = stores.decide(stores.calendar.correct_offsets(attempt, stores.shared).request)
         stores.calendar.note_answer(attempt, answer)
         return answer

@@ -54,7 +54,7 @@ class Threads:
         import asyncio  # at module level, it would take a third of the time of `import throttlekit`
 
         inner = asyncio.wrap_future(self.start(function))
-        inner.add_done_callback(_seen)
+        inner.add_done_callback(_read_error)
         return asyncio.shield(inner)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def warn_in_loop(verb: str) -> None:
     )
 
 
-def _seen(future: asyncio.Future[Any]) -> None:
+def _read_error(future: asyncio.Future[Any]) -> None:
     """Read the error of a call whose caller was cancelled, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()

@@ -21,7 +21,7 @@ from throttlekit._wiring import wiring_of
 from throttlekit.adapter.body import end
 from throttlekit.adapter.options import JobOptions, WaitRules
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
-from throttlekit.adapter.rate_limited import limited, pause, wait_again
+from throttlekit.adapter.rate_limited import deny_after_429, pause, wait_again
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 from throttlekit.limiter import Limiter
 
@@ -175,7 +175,7 @@ class Throttling(Generic[_M]):
         if not run.limits:
             return run
         try:
-            decision = limited(
+            decision = deny_after_429(
                 self.limiter, error, run.limits, job=job, delivery=delivery, release=release, on_429=run.on_429
             )
         except ConfigurationError as fault:

@@ -18,13 +18,13 @@ from throttlekit.adapter.options import name_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
 
-__all__ = ["limited", "pause", "wait_again"]
+__all__ = ["deny_after_429", "pause", "wait_again"]
 
 _MOMENT = 0.1
 """The shortest delay, in seconds, of a job that got a 429, whatever the response says."""
 
 
-def limited(
+def deny_after_429(
     limiter: Limiter,
     error: RateLimited,
     limits: Sequence[Limit],

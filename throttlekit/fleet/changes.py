@@ -10,7 +10,7 @@ from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit.fleet.rule_follower import KEPT_MS
 from throttlekit.fleet.rules import HISTORY, Rule, as_text, data_of, plain, rule_of
 
-__all__ = ["Change", "Verb", "change_of", "recorded", "this_operator"]
+__all__ = ["Change", "Verb", "change_of", "history_commands", "this_operator"]
 
 _MOST_CHANGES = 1000
 _VERSION = 1
@@ -45,7 +45,7 @@ class Change:
     forgotten: int = 0
 
 
-def recorded(change: Change) -> list[tuple[str | int, ...]]:
+def history_commands(change: Change) -> list[tuple[str | int, ...]]:
     """Return the commands that record *change*. Send them before the change, so that none is unrecorded."""
     entry = {
         "v": _VERSION,

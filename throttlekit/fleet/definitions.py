@@ -16,7 +16,7 @@ from throttlekit.fleet.snapshot import FleetStore, Known, known_of
 
 __all__ = [
     "check_rule", "definition_of", "definitions_of", "has_keys", "has_share", "is_steady", "names_of",
-    "per_minute", "reported_within", "share_of_minute", "tiers_of", "why_ignored",
+    "per_minute", "share_of_minute", "tiers_of", "why_ignored", "without_replaced",
 ]  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def definitions_of(store: FleetStore) -> list[Known]:
     return [known for known in found if known is not None]
 
 
-def reported_within(definitions: Iterable[Known]) -> list[Known]:
+def without_replaced(definitions: Iterable[Known]) -> list[Known]:
     """Return *definitions* without replaced ones, which the store keeps for an hour."""
     definitions = list(definitions)
     newest: dict[tuple[str, str | None], float] = {}

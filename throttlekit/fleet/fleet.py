@@ -29,11 +29,11 @@ class Fleet:
         owner: The limiter. When it is garbage-collected the reporter ends, so no task may refer to it.
 
     Attributes:
-        passed: Called before each report; returns grants that were counted elsewhere: limit, bucket, jobs, units.
+        take_grants: Called before each report; returns grants that were counted elsewhere: limit, bucket, jobs, units.
     """
 
     def __init__(self, store: StoreAccess, owner: object) -> None:
-        self.passed: Callable[[], list[tuple[Limit, str, int, int]]] | None = None
+        self.take_grants: Callable[[], list[tuple[Limit, str, int, int]]] | None = None
         self._follower = RuleFollower(store)
         self.overrides = Overrides(self._follower)
         self.activity = Activity(store)
@@ -90,6 +90,6 @@ class Fleet:
         self._reporter.stop()
 
     def _count(self) -> None:
-        if self.passed is not None:
-            for each in self.passed():
+        if self.take_grants is not None:
+            for each in self.take_grants():
                 self.activity.counts.record_prefetched(*each)

@@ -54,7 +54,7 @@ class OverrideLayer:
 
         def of_one(claim: Claim) -> Decision:
             if claim.limit.name in too_dear:
-                return overrides.held_back(claim, too_dear[claim.limit.name], NOT_WAITED)[0]
+                return overrides.deny_during_pause(claim, too_dear[claim.limit.name], NOT_WAITED)[0]
             return self._decide_alone(call, claim)
 
         decision = shadow(shadowed, found, of_one, lambda denial: self._emit_denial(call, denial))
@@ -134,7 +134,7 @@ class OverrideLayer:
         elif call.job is not None:
             found = self._pipeline.where(call, self._in_force(call, call.cost))
             known = NOT_WAITED if found is None else Waited(found.for_us, 1, found.claim)
-        decision, waited = fleet.overrides.held_back(claim, paused.rule, known)
+        decision, waited = fleet.overrides.deny_during_pause(claim, paused.rule, known)
         if job is None:
             decision = replace(decision, deferrals=0)
         if found is not None:  # wait until its units are estimated to be free, if that is after the pause

@@ -131,7 +131,7 @@ class Overrides:
         """Return the time that decides when rules begin and end: the store's clock, in µs."""
         return self._follower.now_us()
 
-    def held_back(self, claim: Claim, rule: Rule, waited: Waited) -> tuple[Decision, Waited]:
+    def deny_during_pause(self, claim: Claim, rule: Rule, waited: Waited) -> tuple[Decision, Waited]:
         """
         Return the denial of a call during a pause, and how its job has waited.
 

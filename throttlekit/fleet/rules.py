@@ -23,11 +23,11 @@ __all__ = [
     "What",
     "as_text",
     "check_rate",
-    "checked_factor",
     "data_of",
     "field_of",
     "is_factor",
     "plain",
+    "round_factor",
     "rule_of",
     "rules_of",
     "thousandths",
@@ -175,7 +175,7 @@ def is_factor(factor: object) -> TypeGuard[float]:
     return not isinstance(factor, bool) and isinstance(factor, (int, float)) and _LEAST_FACTOR <= factor <= 1
 
 
-def checked_factor(factor: object) -> float:
+def round_factor(factor: object) -> float:
     """
     Return *factor* rounded down to thousandths, the precision of a rule.
 

@@ -20,7 +20,7 @@ from throttlekit.stores.wire import UnusableReply
 
 __all__ = [
     "STORE_ERRORS", "URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_error",
-    "is_connection_failure", "is_outage", "mapped", "remedy_of",
+    "is_connection_failure", "is_outage", "map_error", "remedy_of",
 ]  # fmt: skip
 
 
@@ -130,7 +130,7 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
 )
 
 
-def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
+def map_error(error: Exception) -> ConfigurationError | StoreUnavailable:
     """
     Return the error of throttlekit for one of `STORE_ERRORS`. The message does not repeat the error's own text, which
     may contain a host, a user or a job's argument.

@@ -229,10 +229,10 @@ class MemoryStore:
             return results
 
     def _wake_after_change(self, units: Sequence[StoreClaim], now_us: int | None) -> None:
-        def woken(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def wake_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return wake_after_change(units[number], number, state, now_us, bell)
 
-        self._change_lists(units, woken, now_us)
+        self._change_lists(units, wake_list, now_us)
 
     def _change_lists(
         self,

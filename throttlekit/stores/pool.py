@@ -83,16 +83,16 @@ class ConnectionPool:
         try:
             connection, since = idle.pop()
         except IndexError:
-            return _connected(self._make())
+            return _connect(self._make())
         if not _FORK_HOOKS and connection.pid != os.getpid():
-            return _connected(self._make())
+            return _connect(self._make())
         if monotonic() - since > _CHECKED_AFTER_S and _is_closed(connection):
             connection.disconnect()
-            return _connected(connection)
+            return _connect(connection)
         return connection
 
 
-def _connected(connection: Any) -> Any:
+def _connect(connection: Any) -> Any:
     connection.connect()  # a Sentinel's connection looks up the master here, not when it sends
     return connection
 

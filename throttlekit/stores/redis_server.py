@@ -19,7 +19,7 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_error, is_connection_failure, mapped
+from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_error, is_connection_failure, map_error
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import Script, command
 
@@ -103,7 +103,7 @@ class RedisServer:
 
     def _failed(self, name: str, error: Exception) -> Exception:
         """Return the error to raise for *error* from the part of the store that keeps *name*."""
-        raised = mapped(error)
+        raised = map_error(error)
         if isinstance(raised, StoreUnavailable):
             if raised.part is not None:
                 raised.part = self.part_of(name)
@@ -116,7 +116,7 @@ class RedisServer:
         """Close the idle connections: they may be dead as well, and each would cost a time-out."""
         self._pool.close_idle()
 
-    def _or_evaluated(self, reply: Any, script: Script, arguments: list[Any]) -> Any:
+    def _run_if_unknown(self, reply: Any, script: Script, arguments: list[Any]) -> Any:
         """Return the reply to an EVALSHA of *script*. If the server did not know the script, run it now."""
         if isinstance(reply, exceptions.NoScriptError):
             return self._command("EVAL", script.text, *arguments)

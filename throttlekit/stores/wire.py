@@ -29,7 +29,7 @@ __all__ = [
     "command",
     "decide_frame",
     "encode",
-    "encoded",
+    "encode_text",
     "look_of",
     "requester_arguments",
     "script_for",
@@ -111,7 +111,7 @@ def requester_arguments(
     return [*now, f"{who} {requester.waited_us} {early_us_of(claims, requester)} {attempt}", requester.job]
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Encode an id, or the name of an owner, for the scripts. JSON allows half of a surrogate pair in an id."""
     return text.encode("utf-8", "surrogatepass")
 
@@ -168,13 +168,13 @@ def answer_of(reply: Any) -> Answer:
         head, ids = texts[0], texts[1:]
         words, used, kept, looks, waited, delays = [part.split() for part in head.split(b";")]
         reason, claim, now_us, retry_us = map(int, words)
-        own = [Wake(_decoded(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
+        own = [Wake(_decode_text(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
         wakes = tuple(zip(map(int, delays[::2]), own, strict=True))
         asked = tuple(zip(map(int, looks[::2]), map(int, looks[1::2]), strict=True))
         granted = _REASONS[reason] is Reason.ALLOWED
         return Answer(
             _REASONS[reason], claim, now_us, retry_us, _uses_of([*map(int, used)]), None if granted else _kept(kept),
-            wakes, asked, tuple(map(_position, kept)) if granted else (), waited=_waited(waited),
+            wakes, asked, tuple(map(_position, kept)) if granted else (), waited=_parse_waited(waited),
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
@@ -191,7 +191,7 @@ def look_of(reply: Any) -> Look:
         first, *rest = reply
         head, delays, count = first.split(b";")
         owners, in_us, epoch = head.split(b" ")
-        ids, delays = [_decoded(id) for id in rest], [int(delay) for delay in delays.split()]
+        ids, delays = [_decode_text(id) for id in rest], [int(delay) for delay in delays.split()]
         woken = len(delays)
         if len(ids) != woken + int(count):
             raise ValueError("another number of ids")
@@ -232,7 +232,7 @@ def waiting_of(reply: Any) -> Waiting:
     """
     try:
         jobs, woken, owners, *texts = reply
-        names = [_decoded(text) for text in texts]
+        names = [_decode_text(text) for text in texts]
         first = tuple(zip(names[::2], names[1::2], strict=True))
         return Waiting(int(jobs), int(woken), int(owners), first)
     except (AttributeError, TypeError, ValueError) as error:
@@ -255,7 +255,7 @@ def bell_of(message: bytes) -> tuple[str, list[Wake]]:
             at = first + int(message[at : first - 1])
             if message[at : at + 1] != b",":
                 raise ValueError("no end")
-            texts.append(_decoded(message[first:at]))
+            texts.append(_decode_text(message[first:at]))
             at += 1
         bucket, *rest = texts
         return bucket, [Wake(id, int(delay)) for id, delay in zip(rest[::2], rest[1::2], strict=True)]
@@ -270,7 +270,7 @@ def _kept(words: list[bytes]) -> Kept | None:
     return Kept(int(claim), epoch.decode("ascii"), int(position))
 
 
-def _waited(words: list[bytes]) -> Waited | None:
+def _parse_waited(words: list[bytes]) -> Waited | None:
     if not words:
         return None
     for_us, denials, claim = words
@@ -291,7 +291,7 @@ def _place_text(place: Place) -> str:
     return f"{place.rank:02}{place.tag:016}{place.number:012}"
 
 
-def _decoded(text: bytes) -> str:
+def _decode_text(text: bytes) -> str:
     return text.decode("utf-8", "surrogatepass")
 
 
