@@ -219,7 +219,7 @@ class _Export:
         self._count(tally.units, "units")
         for kind, units in tally.settled.items():
             self._count(units, "settled", kind)
-        self._count(tally.downstream_429, "downstream_429")  # 0 too: an alert sees the increase from 0 to 1
+        self._count(tally.downstream_429, "downstream_429")  # also 0, so that an alert sees the increase to 1
         self._set(tally.line_end, "line_end")
         self._set(tally.paused_until, "paused_until")
         limit = tally.limit
@@ -242,7 +242,7 @@ class _Export:
             self.child(*name).set(value)
 
     def _take_change(self, value: float, *name: str) -> float | None:
-        """The change since the last call; None if there is none."""
+        """Return the change since the last call, or None if there is none."""
         before = self._values.get(name)
         if before == value:
             return None

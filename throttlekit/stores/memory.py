@@ -35,7 +35,7 @@ from throttlekit.stores.waitlists import MOST_LISTED, binding_where, unit_of
 __all__ = ["MemoryStore"]
 
 _KEPT_US = 5_000_000
-"""How long a state is kept after none of its units counts any more."""
+"""The time for which a state is kept after its last unit has expired."""
 
 _WRITES_PER_SWEEP = 4096
 _N = TypeVar("_N", Correction, Lease)
@@ -94,7 +94,7 @@ class MemoryStore:
             return answer
 
     def has_list(self, bucket: str) -> bool:
-        """Whether jobs wait for that limit and key."""
+        """Whether jobs wait on the list of *bucket*."""
         return wait_names(bucket)[0] in self._values
 
     def look(
@@ -145,7 +145,7 @@ class MemoryStore:
         Call *on_wakes* with the bucket and the wakes of *owner*. Return a function that stops this.
 
         Args:
-            missed: Not called: no wake is missed.
+            missed: Never called, because no wake is missed.
         """
         self._listeners[owner] = on_wakes
 
@@ -216,7 +216,7 @@ class MemoryStore:
     def _change(
         self, items: Sequence[_N], change: Callable[[_N, Any, Any, int], tuple[Any, bool]], now_us: int | None
     ) -> list[bool]:
-        """Store the first result of *change* for each of *items*, the new state, and return the second results."""
+        """Call *change* for each of *items*, store its first result, the new state, and return its second results."""
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             results: list[bool] = []
@@ -240,7 +240,7 @@ class MemoryStore:
         change: Callable[[int, Stored, int, Bell], Stored],
         now_us: int | None,
     ) -> None:
-        """Store the state that *change* returns for each of *claims*. It is called with the number of the claim."""
+        """Store the state that *change*, called with the number of a claim, returns for each of *claims*."""
         names = [claim.bucket for claim in claims]
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
@@ -251,7 +251,7 @@ class MemoryStore:
 
     @contextmanager
     def _bells(self) -> Generator[Callable[[str, str, Wake | None], bool], None, None]:
-        """A context with a function that sends wakes to owners. They are sent when the lock is released."""
+        """Yield a function that collects wakes for owners. They are sent at the end, when the lock is released."""
         rung: list[tuple[Callable[[str, Sequence[Wake]], None], str, Sequence[Wake]]] = []
 
         def bell(owner: str, bucket: str, wake: Wake | None) -> bool:

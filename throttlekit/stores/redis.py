@@ -39,10 +39,10 @@ from throttlekit.stores.wire import (
 __all__ = ["RedisStore"]
 
 _MOST_IDS = 50
-"""How many entries of waitlists one script moves or removes at most: each takes up to 60 µs."""
+"""The most entries of waitlists that one script moves or removes. Each takes up to 60 µs."""
 
 _MOST_LISTS = 4
-"""On how many waitlists one script wakes jobs at most after a change: up to 16 on each."""
+"""The most waitlists on which one script wakes jobs after a change: up to 16 jobs on each."""
 
 _SCAN_COUNT = 1000
 _N = TypeVar("_N", StoreClaim, Charge, Correction, Lease, Slowing)
@@ -50,8 +50,8 @@ _N = TypeVar("_N", StoreClaim, Charge, Correction, Lease, Slowing)
 
 class RedisStore(RedisServer):
     """
-    Keeps limits in a Redis or Valkey server, shared by every process that uses the same one. Arguments and errors are
-    those of `RedisServer`.
+    Keeps limits in a Redis or Valkey server, which several processes can share. Arguments and errors are those of
+    `RedisServer`.
     """
 
     # Requests and queries
@@ -213,7 +213,7 @@ class RedisStore(RedisServer):
         return forgotten
 
     def _scan(self, pattern: str, cursor: str) -> tuple[str, list[str]]:
-        """Return one page of one server. *cursor* consists of the number of the server and its own cursor."""
+        """Return one page of names. *cursor* consists of the number of a server and the cursor on that server."""
         number, at = map(int, (cursor or "0 0").split(" "))
         servers = self.servers()
         after, names = servers[number].scan(at, match=pattern, count=_SCAN_COUNT)
@@ -228,7 +228,7 @@ class RedisStore(RedisServer):
         return cleared
 
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
-        """Run *call* for each group of *items* that one script can change. On a single server, that is all of them."""
+        """Run *call* for each group of *items* that one script can change: on a single server, for all *items*."""
         if items:
             call(items)
 
@@ -247,7 +247,7 @@ class RedisStore(RedisServer):
 
 
 def _parts(ids: Sequence[str], most: int) -> list[Sequence[str]]:
-    """Split *ids* into parts; a single empty part if there are no ids."""
+    """Split *ids* into parts. Without ids, return a single empty part."""
     return [ids[first : first + most] for first in range(0, max(1, len(ids)), most)]
 
 

@@ -48,7 +48,7 @@ _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": Stat
 
 
 class UnusableReply(ValueError):
-    """The script cannot have sent this reply."""
+    """A reply that the script cannot have sent."""
 
 
 class Script(NamedTuple):
@@ -60,13 +60,13 @@ class Script(NamedTuple):
 
 @lru_cache
 def script_for(verb: str, codes: frozenset[str]) -> Script:
-    """The script for *verb* on claims of the algorithms with these *codes*."""
+    """Return the script for *verb* on claims of the algorithms with these *codes*."""
     text = throttlekit_lua.read(verb, codes)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 def claims_arguments(claims: Sequence[StoreClaim]) -> list[int | str]:
-    """The arguments of a script for its claims."""
+    """Return the arguments of a script for its claims."""
     return [each for claim in claims for each in _claim_arguments(*_terms_of(claim))]
 
 
@@ -85,7 +85,7 @@ def encode(arguments: Iterable[str | bytes | int], errors: str = "strict") -> by
 
 
 def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
-    """The arguments of wait_slow.lua for one limit."""
+    """Return the arguments of wait_slow.lua for one limit."""
     why = slowing.why
     if isinstance(why, Refusal):
         return "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
@@ -95,14 +95,14 @@ def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
 
 
 def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
-    """The keys of a script on the waitlists of *claims*: for each, the bucket and its `wait_names`."""
+    """Return the keys of a script on the waitlists of *claims*: for each, the bucket and its `wait_names`."""
     return [name for claim in claims for name in (claim.bucket, *wait_names(claim.bucket))]
 
 
 def requester_arguments(
     claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, epoch: str, attempt: str
 ) -> list[str]:
-    """The arguments of decide.lua that describe the caller. *now_us*: None for the server's time."""
+    """Return the arguments of decide.lua that describe the caller. If *now_us* is None, the server's time is used."""
     now = [] if now_us is None else [str(now_us)]
     if requester is WITHOUT_JOB and not attempt:
         return now
@@ -119,7 +119,7 @@ def encode_text(text: str) -> bytes:
 def decide_frame(
     claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, epoch: str, attempt: str
 ) -> bytes:
-    """The whole command of a request, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
+    """Return the whole command of a request, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
     codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
     who = requester_arguments(claims, requester, now_us, epoch, attempt)
@@ -131,7 +131,7 @@ def decide_frame(
 
 @lru_cache(_CACHED_CLAIMS)
 def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
-    """The keys and the arguments of *claims*."""
+    """Encode the keys and the arguments of *claims*."""
     if len(claims) == 1:
         return _encode_names(claims[0].bucket.encode()), _encode_terms(*_terms_of(claims[0]))
     names = [_encode_names(claim.bucket.encode()) for claim in claims]
@@ -139,7 +139,7 @@ def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
 
 
 def _encode_names(bucket: bytes) -> bytes:
-    """The bucket, and its `wait_names`."""
+    """Encode the bucket and its `wait_names`."""
     size = len(bucket)
     frames = [b"$%d\r\n%b\r\n" % (size, bucket)]
     frames += [b"$%d\r\n%b%b\r\n" % (size + len(end), bucket, end) for end in _ENDS]
@@ -203,7 +203,7 @@ def look_of(reply: Any) -> Look:
 
 
 def charge_arguments(charge: Charge) -> tuple[Any, ...]:
-    """The arguments of wait_return.lua for one claim."""
+    """Return the arguments of wait_return.lua for one claim."""
     place = "-" if charge.position is None else _place_text(charge.position.place)
     granted, turn = ("-" if each is None else each for each in (charge.granted_us, charge.turn_us))
     return granted, charge.full_us, place, turn
@@ -241,7 +241,7 @@ def waiting_of(reply: Any) -> Waiting:
 
 def bell_of(message: bytes) -> tuple[str, list[Wake]]:
     """
-    Parse the message that a script publishes to an owner: the bucket, and the owner's wakes.
+    Parse a wake message, which a script publishes to an owner: the bucket, and the owner's wakes.
 
     `rings` in waitlist.lua writes each text as "length:text,": the bucket, then the id and the delay of each wake.
 
@@ -302,13 +302,13 @@ def _uses_of(used: list[int]) -> tuple[Use, ...]:
 
 
 def _terms_of(claim: StoreClaim) -> tuple[Any, ...]:
-    """The arguments of *claim*, without the name of its bucket."""
+    """Return the arguments of *claim*, without the name of its bucket."""
     return claim.algorithm, claim.cost, claim.max_queue, claim.tenant, claim.step, claim.lead
 
 
 @lru_cache(_CACHED_CLAIMS)
 def _encode_terms(*terms: Any) -> bytes:
-    """The arguments of a claim, which are the same for every key."""
+    """Encode the arguments of a claim, which are the same for every key."""
     return encode(_claim_arguments(*terms))
 
 
