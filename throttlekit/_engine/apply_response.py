@@ -30,7 +30,7 @@ _not_stored = Every()
 
 
 class Allowance(NamedTuple):
-    """At most *units* more, in the next *seconds*."""
+    """The permission to grant at most *units* in the next *seconds*."""
 
     units: int
     seconds: float
@@ -68,8 +68,8 @@ def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequen
 
 def allowance_of(reported: ReportedLimits, unit: Unit, limit: Limit) -> Allowance | None:
     """
-    Return the strictest allowance that *reported* has for *unit*: the fewest units a second. A denial with Retry-After
-    leaves no units. A time of more than an hour counts as an hour, because later responses report more.
+    Return the strictest allowance of *reported* for *unit*: that of the fewest units a second. A denial with
+    Retry-After leaves no units. A time of more than an hour counts as an hour, because later responses report more.
 
     Returns:
         None if *limit* itself admits no more than that.
@@ -96,8 +96,8 @@ def _allowance(reading: Reading, limit: Limit) -> Allowance | None:
     if reading.reset is not None:
         return Allowance(units, reading.reset)
     if reading.window is not None:
-        return Allowance(reading.remaining, reading.window)  # the window ends by then
-    # The reset is not known: allow these units during the time that the limit's own rate takes for them.
+        return Allowance(reading.remaining, reading.window)  # the reset is not known, but the window ends by then
+    # The reset is not known. Allow these units during the time that the limit's own rate takes for them.
     return Allowance(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
 
 
@@ -108,7 +108,7 @@ def limits_by_unit(
     Return the limits that the caller named, by unit.
 
     Raises:
-        ConfigurationError: One is not a limit, or has no rate.
+        ConfigurationError: An argument is not a limit, or has no rate.
     """
     named: dict[Unit, Limit | None] = {
         "requests": limit,
@@ -125,7 +125,7 @@ def limits_by_unit(
 def claims_of(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Claim]]:
     """
     Return the claims of *decision* on the *named* limits, under its keys. If the caller named no limit for requests,
-    this is the only other limit of *decision*.
+    the only other limit of *decision* is used for them.
 
     Raises:
         ConfigurationError: *decision* did not charge a named limit, or more than one limit could count requests.

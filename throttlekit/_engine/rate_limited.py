@@ -28,10 +28,10 @@ class RateLimited(ThrottleError):
     """
     The body of a throttled job raises this after the service downstream has answered 429, or 503 with Retry-After.
 
-    In the whole fleet, the key that the job was counted under then admits no job until *retry_after* is over. A longer
-    pause that is in force remains. Units count as used evenly until then, so no burst follows. The job is deferred
-    until the end of the pause and runs again, which does not count as a retry. Its `max_wait` limits how often that may
-    happen. In a job without limits, this is an error like any other.
+    Then the key that the job was counted under is paused for *retry_after* in the whole fleet. A longer pause that is
+    in force remains. No burst follows the pause, because units count as used evenly until its end. The job is deferred
+    until the end of the pause and runs again, which does not count as a retry. The job's `max_wait` limits how often
+    that may happen. In a job without limits, this is an error like any other.
 
     Args:
         retry_after: Seconds, or a timedelta, until downstream accepts requests again. Default: 30 seconds.
@@ -72,16 +72,16 @@ class RateLimited(ThrottleError):
         longest: float = LONGEST_BY_RESPONSE,
     ) -> RateLimited:
         """
-        Read when to retry from a response of requests, httpx, aiohttp or urllib, or any object with `.headers`.
+        Make the error from a response of requests, httpx, aiohttp or urllib, or any object with `.headers`.
 
-        Retry-After counts first, then the resets of the dialects that docs/how-to-headers.md lists, in their order.
-        Dates are read relative to the response's own Date, so a wrong local clock does no harm. A value that cannot be
-        read, is negative or is in the past is ignored. Without a response, such as None, *default* is used.
+        The retry time is that of Retry-After, otherwise the first reset of the dialects in docs/how-to-headers.md, in
+        their order. Dates are read relative to the response's own Date, so a wrong local clock does no harm. A value
+        that is unreadable, negative or in the past is ignored. If *response* is no response, *default* is used.
 
         Args:
             limit: As for `RateLimited`.
             default: Seconds to wait if the response does not report a time.
-            longest: The most seconds to wait, because a pause stops the whole fleet.
+            longest: The most seconds to wait. It has a bound because a pause stops the whole fleet.
         """
         seconds = read_response(response).wait
         return cls(min(longest, LONGEST_PAUSE, default if seconds is None else seconds), limit=limit)
