@@ -244,7 +244,7 @@ class Wired:
         For adapters: pause each of *claims* for *for_us*, or end its pause; see `Store.pause`.
 
         Raises:
-            StoreUnavailable: The store did not answer. Limits of scope "process" are paused all the same.
+            StoreUnavailable: The store did not answer. Limits of scope "process" are paused nevertheless.
         """
         with self._nothing_prefetched([each.claim.bucket for each in claims]):
             for store, part in self._wiring.stores.each(claims):

@@ -196,7 +196,7 @@ class Control:
 
         Args:
             tenant: The tenant's name, as the limit's share returns it.
-            weight: From 0.001 to a million. None: restore the weight that the share declares.
+            weight: From 0.001 to a million. If None, the weight that the share declares is restored.
             duration: Seconds until the share's weight is restored. Default: until it is ended.
 
         Raises:
@@ -224,7 +224,7 @@ class Control:
 
         Args:
             limit: A limit, its name, or a pattern for several names, in which each `*` matches any text: "llm-*".
-            factor: From 0.001 to 1, in thousandths. None: end the rule for exactly this name or pattern.
+            factor: From 0.001 to 1, in thousandths. If None, the rule for exactly this name or pattern ends.
             duration: Seconds until the limits have their full rate again. Default: until it is ended.
 
         Raises:

@@ -139,7 +139,7 @@ class Finished(NamedTuple):
         job: The job.
         decision: The decision that admitted the job.
         outcome: How the body ended: "succeeded", "failed", "rate limited" (it raised `RateLimited`) or "interrupted".
-        seconds: How long the body ran.
+        seconds: The run time of the body in seconds.
     """
 
     job: Job

@@ -93,7 +93,7 @@ class Limiter(Wired):
         Args:
             key: The key to count under, for limits that have one, in place of the job's.
             cost: The units to charge to every limit, in place of the limits' own. With 0, nothing is charged.
-            delivery: How the job's framework redelivers it; for adapters.
+            delivery: The way in which the job's framework redelivers it, for adapters.
 
         Raises:
             ConfigurationError: No limit was given, one was given twice or with two definitions, a key or cost could

@@ -44,7 +44,7 @@ class Delivery:
         again: Whether the job has run before and waits again. Its position is ahead of jobs that have not run.
         comes_back: Whether a denied job is redelivered. If not, it is denied as a caller without a job and gets no
             position. The job still supplies key, cost, tier and share.
-        waits: How the job waits if it is denied. If None, the framework redelivers it after a delay.
+        waits: The job's way to wait if it is denied. If None, the framework redelivers it after a delay.
     """
 
     longest: float = 600.0
@@ -181,7 +181,7 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
         job: The job that the call is for; None if there is none.
         key: The key to count under, in place of the job's.
         cost: The units to charge to every limit, in place of the limits' own.
-        delivery: How the framework redelivers a denied job.
+        delivery: The framework's way to redeliver a denied job.
         peek: Whether the call only looks: it charges and stores nothing.
     """
 
@@ -199,7 +199,7 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
 
     @property
     def waits(self) -> Waiting | None:
-        """How the job waits on waitlists; None if it does not."""
+        """The job's way to wait on waitlists; None if it does not wait on any."""
         return None if self.peek else self.delivery.waits
 
     @property

@@ -60,7 +60,7 @@ class Fields:
         self.unreadable.append(name)
 
     def units(self, name: str, *, least: bool = True) -> int | None:
-        """Return a whole number of at least 0: of several, the smallest if *least*, otherwise the first."""
+        """Return a whole number of at least 0. Of several numbers, return the smallest if *least*, or the first."""
         numbers = self._numbers(name)
         if numbers and min(numbers) >= 0:
             return whole(min(numbers) if least else numbers[0])

@@ -79,7 +79,7 @@ class Hold:
                 woken.clear()
         except ConfigurationError:
             raise
-        except BaseException:  # including an interrupt, such as a job's time limit
+        except BaseException:  # also an interrupt, such as a job's time limit
             self._leave()
             raise
         return decision

@@ -110,7 +110,7 @@ class Stores:
     def decide(self, request: Request) -> Answer:
         """
         Decide *request* in the shared store. If the caller gets no answer, the slots of *request* are released, because
-        the store may have granted them all the same.
+        the store may have granted them.
         """
         try:
             return self.shared.decide(request.claims, request.requester, attempt=request.attempt)

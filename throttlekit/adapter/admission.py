@@ -64,7 +64,7 @@ class Throttling(Generic[_M]):
     Args:
         limiter: The limiter that decides.
         host: The adapter's object that reads the framework's messages.
-        rules: How long jobs may wait.
+        rules: The rules for the wait of jobs.
         log: The adapter's logger.
         noun: The framework's word for a job, for log lines: "Message", "Task", "Job".
     """

@@ -21,7 +21,7 @@ _LOOK_EVERY = 0.5
 _AT_ONCE = 32  # messages that are returned to the broker concurrently
 _CANCEL_AGAIN_S = 2.0
 _INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
-"""How long, and how often, in seconds, a stopping worker retries to return messages that its broker would lose."""
+"""The time, and the period, in seconds, of a stopping worker's retries to return messages that its broker would lose."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -121,7 +121,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         try:
             while True:
                 if self._woken:
-                    is_ours = await self.is_ours(self._woken[0])  # not removed yet: the worker may stop meanwhile
+                    is_ours = await self.is_ours(self._woken[0])  # not removed yet, because the worker may stop
                     message = self._woken.popleft()
                     if is_ours:
                         yield self.to_framework(message, waited=True)

@@ -160,7 +160,7 @@ class WaitRules:
 
     Attributes:
         max_wait: The longest wait in seconds, from the first denial.
-        max_deferrals: How often a job may be denied.
+        max_deferrals: The most denials of a job.
         on_waited_too_long: The outcome of a job that exceeds one of these, or that a full `queue=` rejects: "fail" ends
             it with `WaitedTooLong`, "drop" ends it without running it, "run" runs it uncharged, **beyond the limit**.
     """

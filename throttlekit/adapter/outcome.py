@@ -23,7 +23,7 @@ class Run:
         limits: The limits of the job. If they are empty, the limiter was not called.
         decision: The limiter's decision, or None if the job has no limit or another process has the decision. If it is
             a denial, the job waited for too long, and `on_waited_too_long="run"` runs it uncharged.
-        delivery: How the framework would redeliver the job.
+        delivery: The framework's way to redeliver the job.
         on_429: The name of the limit that a 429 pauses.
     """
 

@@ -21,7 +21,7 @@ from throttlekit.limiter import Limiter
 __all__ = ["deny_after_429", "pause", "wait_again"]
 
 _MOMENT = 0.1
-"""The shortest delay, in seconds, of a job that got a 429, whatever the response says."""
+"""The shortest delay, in seconds, of a job that got a 429, even if the response has a shorter one."""
 
 
 def deny_after_429(

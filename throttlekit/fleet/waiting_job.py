@@ -64,8 +64,8 @@ class Waiting:
     Attributes:
         bucket: The bucket of the limit that denied it; "" once it was granted.
         reason: The reason of its last decision.
-        since, due, decided: The times of its first denial, of its estimated turn (0: not known), and of its last
-            decision (0: not reported), in seconds of the store's clock.
+        since, due, decided: The times of its first denial, of its estimated turn (0 if not known), and of its last
+            decision (0 if not reported), in seconds of the store's clock.
         place: Its position on the waitlist of its key; None if it has none.
     """
 
