@@ -7,8 +7,8 @@ Every error of throttlekit.
     ├── StoreUnavailable         no usable answer from the store; the original error is __cause__; carries .part,
     │                            .retry_after, .called
     ├── WaitedTooLong            a job was denied past its max_wait or max_deferrals; carries .limit, .reason
-    ├── LeaseLost                a job runs on without its slot of a concurrency limit
-    └── RateLimited              for a job's body to raise: downstream answered 429; carries .retry_after, .limit
+    ├── LeaseLost                a job still runs, without its slot of a concurrency limit
+    └── RateLimited              for a job's body to raise after a 429 of the partner; carries .retry_after, .limit
 
 `RateLimited` is in throttlekit/_engine/rate_limited.py, because it also reads HTTP responses.
 
@@ -69,8 +69,8 @@ class StoreUnavailable(ThrottleError):
     """
     The store gave no usable answer in time. It is unknown whether it charged anything. The call counts as not granted.
 
-    The error's text shows no host, no user and no password. Its `__cause__`, the client's own error, may show a host
-    and a port, and so may a traceback.
+    The error's text shows no host, no user and no password. Its `__cause__`, the client's own error, and a traceback
+    may show a host and a port.
 
     Attributes:
         part: The part of the store that failed, as the store names it; "" for the whole store; None when the store is
@@ -94,7 +94,7 @@ class WaitedTooLong(ThrottleError):
     """
     A job was denied for longer than its max_wait, more often than its max_deferrals, or by a full queue.
 
-    Raise the limit or the wait, or send the job again when there is room.
+    Increase the limit or the longest wait, or enqueue the job again later.
 
     Attributes:
         limit: The name of the limit that denied the job last; None if not known.

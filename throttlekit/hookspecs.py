@@ -153,7 +153,7 @@ class Settled(NamedTuple):
     A cost was corrected: `settle` charged or refunded the difference.
 
     Attributes:
-        decision: The decision that was settled, as it was before.
+        decision: The decision before the correction.
         limit: The limit.
         charged: The units that were charged before.
         actual: The units that are charged now.

@@ -26,7 +26,7 @@ _unreadable = Every()
 
 class RateLimited(ThrottleError):
     """
-    The body of a throttled job raises this after the service downstream has answered 429, or 503 with Retry-After.
+    The body of a throttled job raises this after the partner has answered 429, or 503 with Retry-After.
 
     Then the key that the job was counted under is paused for *retry_after* in the whole fleet. A longer pause that is
     in force remains. No burst follows the pause, because units count as used evenly until its end. The job is deferred
@@ -34,7 +34,7 @@ class RateLimited(ThrottleError):
     that may happen. In a job without limits, this is an error like any other.
 
     Args:
-        retry_after: Seconds, or a timedelta, until downstream accepts requests again. Default: 30 seconds.
+        retry_after: Seconds, or a timedelta, until the partner accepts requests again. Default: 30 seconds.
         limit: The limit of the job that is paused, or its name. Default: the job's `throttle_on_429`, or all of its
             limits except concurrency limits. By default, `adapt=ByLatency(…)` also reduces the slots of the latter.
 

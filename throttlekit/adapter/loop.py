@@ -21,7 +21,7 @@ _LOOK_EVERY = 0.5
 _AT_ONCE = 32  # messages that are returned to the broker concurrently
 _CANCEL_AGAIN_S = 2.0
 _INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
-"""The time, and the period, in seconds, of a stopping worker's retries to return messages that its broker would lose."""
+"""The time and the period, in seconds, of a stopping worker's retries to return messages to an unavailable broker."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

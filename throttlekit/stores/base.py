@@ -284,7 +284,7 @@ class SupportsCommands(Protocol):
 
 @runtime_checkable
 class SupportsForget(Protocol):
-    """A store that deletes names by a pattern, for operators: that may take seconds. Optional."""
+    """A store that deletes names by a pattern, for operators, because it may take seconds. Optional."""
 
     def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
         """
