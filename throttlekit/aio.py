@@ -46,8 +46,8 @@ class AsyncLimiter:
     of them costs. A single request does not wait for others.
 
     If an `acquire` is cancelled, nothing stays charged: a grant of the store is cancelled before `CancelledError` is
-    raised, which may take as long as the store's time-out. All other methods run to their end although they are
-    cancelled.
+    raised, which may take as long as the store's time-out. Methods that change a charge or a limit, such as `settle` or
+    `pause`, run to their end although they are cancelled.
 
     Keys, costs and hooks that are functions are called in the event loop. Several loops can share one object.
 

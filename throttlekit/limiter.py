@@ -87,8 +87,8 @@ class Limiter(Wired):
         Limits of scope "process" are checked first, without a round trip.
 
         If a *job* with an id is denied, it gets a position on the limits' waitlists: call `acquire` again after
-        `decision.delay`, with the same `job.id`. A caller without a job gets no position, and `decision.delay` spreads
-        such callers over time. They are granted only while no job waits, so rarely during a backlog.
+        `decision.delay`, with the same `job.id`. A caller without such a job gets no position, and `decision.delay`
+        spreads these callers over time. They are granted only while no job waits, so rarely during a backlog.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.

@@ -89,9 +89,7 @@ class RateLimited(ThrottleError):
 
 def read_response(response: Any) -> ReportedLimits:
     """Read the limits that *response* reports. Unreadable headers are logged, at most once in 30 seconds."""
-    from throttlekit._engine.response_headers import (
-        parse_response,  # only programs that read responses need this module
-    )
+    from throttlekit._engine.response_headers import parse_response  # only programs that read responses need it
 
     reported = parse_response(response, time.time())
     if reported.unreadable and _unreadable.due():
