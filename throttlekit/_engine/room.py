@@ -102,7 +102,7 @@ class Room(Generic[_T]):
     Holds jobs that wait. The caller holds a lock, and all times are microseconds of the caller's clock.
 
     Args:
-        ahead_us: The time by which a woken job is started early: at least `AHEAD_US`.
+        ahead_us: A woken job is started this long before its time. At least `AHEAD_US`.
     """
 
     def __init__(self, ahead_us: int = AHEAD_US) -> None:
@@ -275,7 +275,7 @@ class Room(Generic[_T]):
         return min((*ready, *(each.look_us for each in self._lists.values())), default=None)
 
     def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
-        """Let all jobs of a list make their requests again if the list is new or gone: its state was lost."""
+        """Let all jobs of a list make their requests again if the store has lost the list: it is new or gone."""
         if known.epoch not in ("", epoch):
             self._request_again(known.ids, now_us)
         known.epoch = epoch

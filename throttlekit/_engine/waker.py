@@ -34,7 +34,7 @@ _RETRY_US = 500_000
 """The time after which the process repeats a failed look, or a failed attempt to listen."""
 
 _LATER_US = 1_000_000
-"""The time by which jobs without a position make their next requests later than those with one, on a stopped list."""
+"""On a stopped list, jobs without a position make their next requests this long after jobs with a position."""
 
 _PASSED_ON_US = 60_000_000
 """The time for which a process remembers a job that it returned to its framework."""
@@ -142,8 +142,8 @@ class Waker(Generic[_T]):
             False if the job no longer exists. If it raises, the job is started again later.
         give_back: Returns a message to its framework. Called with a message that the waker does not hold: an older copy
             of a message, or any message after `close`.
-        ahead_us: The time by which a woken job is started early: about the time from its start to its request. At most
-            `EARLY_US`.
+        ahead_us: A woken job is started this long before its time: about the time from its start to its request. At
+            most `EARLY_US`.
         roams: Whether any process may take a job that this process holds. If so, this process may not know that a job
             has waited before, and the job's entries may have another owner.
     """
