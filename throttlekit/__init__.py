@@ -64,7 +64,7 @@ __all__ = [
     "hookimpl",
 ]
 
-# A name is imported at its first use: a program pays for no limiter, event loop or algorithm that it does not use.
+# A name is imported at its first use, so a program does not import a limiter, event loop or algorithm needlessly.
 _WHERE = {
     "_core.algorithms.by_latency": ("ByLatency",),
     "_core.algorithms.concurrency": ("Concurrency",),

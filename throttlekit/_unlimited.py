@@ -1,9 +1,9 @@
 """
 A warning for a worker whose jobs declare limits while throttlekit is not installed in it.
 
-Celery, huey and taskiq accept the option `throttle=` without throttlekit, and ignore it: nothing of an adapter runs in
-such a worker. But its code makes limits. So the first use of a limit's class calls `watch_workers`, which looks whether
-one of these frameworks is loaded, and has its worker call `_check` when it starts. Nothing is imported for that.
+Celery, huey and taskiq accept the option `throttle=` without throttlekit, and ignore it: no code of an adapter runs in
+such a worker. But the worker's code creates limits. So the first use of a limit's class calls `watch_workers`. If one
+of these frameworks is loaded, this makes its worker call `_check` when it starts. Nothing is imported for that.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _REMEDIES = {
 
 
 class _Process:
-    """What this process has done already."""
+    """The checks that this process has made."""
 
     watched: set[str] = set()  # noqa: RUF012  one a process is meant
     in_use = False
 
 
 def adapter_is_in_use() -> None:
-    """Some adapter admits jobs in this process: there is nothing to warn of."""
+    """Record that an adapter admits jobs in this process, so that no warning is needed."""
     _Process.in_use = True
 
 
 def watch_workers() -> None:
-    """Have workers of this process check, as they start, whether something keeps the limits of their jobs."""
+    """Make workers of this process check, when they start, whether an adapter enforces the limits of their jobs."""
     if _is_new("celery.signals", "celery", "worker_ready"):
         sys.modules["celery.signals"].worker_ready.connect(_celery_starts, weak=False)
     if _is_new("huey.consumer", "huey", "Consumer"):
@@ -61,7 +61,7 @@ def _before(owner: Any, method: str, check: Callable[[Any], None]) -> None:
     def checked(worker: Any, *args: Any, **options: Any) -> Any:
         try:
             check(worker)
-        except Exception:  # another release of the framework: no worker may fail because of a warning
+        except Exception:  # another release of the framework may differ, and a warning must not stop a worker
             _log().debug("This worker's limits could not be checked.", exc_info=True)
         return original(worker, *args, **options)
 

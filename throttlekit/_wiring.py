@@ -47,15 +47,15 @@ _NOT_KNOWN: Mapping[str, int] = {}
 @dataclass(slots=True, eq=False)
 class Wiring:
     """
-    The parts that decide, for throttlekit's own modules: see `wiring_of`.
+    The parts of a limiter that decide, for throttlekit's own modules: see `wiring_of`.
 
     Attributes:
-        stores: What counts: the store of the fleet, and the memory of this process.
-        pipeline: Decides a call with the store.
-        decider: Decides every call: the layers above the pipeline, and then the pipeline.
-        prefetcher: Keeps the units that were taken ahead; None: nothing takes any.
-        prefetched: Decides calls from them.
-        peek_all: Answers many peeks together; see `Pipeline.peek_all`.
+        stores: The stores that hold the counts: the store of the fleet, and the memory of this process.
+        pipeline: The layer that decides a call with the store.
+        decider: The top layer, which decides every call or passes it down to the pipeline.
+        prefetcher: The layer that keeps prefetched units. None if the limiter works without prefetching.
+        prefetched: The layer that decides calls from prefetched units, or None.
+        peek_all: A function that decides many peeks together; see `Pipeline.peek_all`.
     """
 
     stores: Stores
@@ -74,7 +74,7 @@ class Wired:
     """The base of `Limiter`: its layers, stacked, and the methods that adapters call."""
 
     _without: ClassVar[frozenset[str]] = frozenset()
-    """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
+    """The optional layers that a limiter of this class does not have: "fleet", "prefetch", "breaker"."""
 
     def __init__(
         self,
@@ -99,12 +99,12 @@ class Wired:
         self._wiring = self._stack(counted)
 
     def _stack(self, stores: Stores) -> Wiring:
-        """Stack the layers, the lowest first. Each wing can be left out; the others work without it."""
+        """Stack the layers, the lowest first. Each optional layer can be left out; the others work without it."""
         layer: Layer = SharedLayer(stores)
         prefetcher = None if "prefetch" in self._without else Prefetcher(layer)
         layer = InProcessLayer(stores, prefetcher or layer)
         if stores.shared.shared and "fleet" not in self._without:
-            from throttlekit.fleet.fleet import Fleet  # costly to import, and of no use to a limiter in memory
+            from throttlekit.fleet.fleet import Fleet  # costly to import, and a limiter in memory does not need it
 
             self.fleet = Fleet(stores.shared, self)
             self._resolver.weight_of = self.fleet.overrides.weight_of
@@ -114,7 +114,7 @@ class Wired:
         decider: Decider = prefetched or pipeline
         peek_all = pipeline.peek_all
         if self.fleet is not None:
-            self.fleet.passed = None if prefetcher is None else prefetcher.passed
+            self.fleet.take_grants = None if prefetcher is None else prefetcher.take_grants
             from throttlekit.fleet.override_layer import OverrideLayer
 
             decider = overridden = OverrideLayer(self.fleet, pipeline, decider)
@@ -124,8 +124,8 @@ class Wired:
     @property
     def waker(self) -> Waker[Callable[[], None]]:
         """
-        For adapters of code without jobs: wakes the callers of this process that wait in place. Each has a thread, or a
-        task, of its own.
+        For adapters of code without jobs: the waker of the callers in this process that wait in place, each in its own
+        thread or task.
         """
         if self._waker is None:
             self._waker = self.make_waker(lambda: _MANY, _call)
@@ -140,19 +140,19 @@ class Wired:
         ahead_us: int = AHEAD_US,
         roams: bool = False,
     ) -> Waker[_T]:
-        """For adapters: what holds, and wakes, the jobs of this process that wait; see `throttlekit.adapter.Waker`."""
+        """For adapters: make the waker, which holds and wakes waiting jobs; see `throttlekit.adapter.Waker`."""
         waker = Waker(self._wiring.stores, free, start, give_back=give_back, ahead_us=ahead_us, roams=roams)
         if self.fleet is not None:
             self.fleet.on_change(waker.on_limits_changed)
         return waker
 
     def make_relay(self, owner: str, free: int, send: Callable[[dict[str, Any]], None]) -> Relay:
-        """For adapters: what a job asks with that another process wakes; see `throttlekit.adapter.Relay`."""
+        """For adapters: make the relay of a job that another process wakes; see `throttlekit.adapter.Relay`."""
         return Relay(self._wiring.stores, owner, free, send)
 
     @property
     def store_address(self) -> str:
-        """For adapters: host:port/database of the shared store, without user and password; "": it is not one server."""
+        """For adapters: host:port/database of the shared store, without user and password; "" if not one server."""
         return self._wiring.stores.shared.address
 
     def counts_at(self, address: str) -> bool:
@@ -167,7 +167,7 @@ class Wired:
 
     @property
     def in_memory(self) -> bool:
-        """Whether limits hold in this process only."""
+        """Whether limits apply to this process only."""
         return self._wiring.stores.shared.in_memory
 
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
@@ -175,7 +175,7 @@ class Wired:
         For adapters: renew the slots that *decision* holds until they are released.
 
         Args:
-            on_lost: Called, in another thread, if one is lost; see the hook `throttlekit_slot_lost`.
+            on_lost: Called in another thread if a slot is lost; see the hook `throttlekit_slot_lost`.
         """
 
         def lost(limit: Limit) -> None:
@@ -186,26 +186,27 @@ class Wired:
 
     def hand_over(self, decision: Decision, pid: int) -> Decision:
         """
-        For adapters: stop renewing the leases of *decision* here; process *pid*, which runs the body, renews them now.
+        For adapters: stop renewing the leases of *decision* here, because process *pid*, which runs the body, renews
+        them now.
 
         Returns:
-            What to release here when the body has ended: slots whose last renewal was here, for that may have come
-            after the body's end; and slots that only this process counts, which it renews until then.
+            The decision with the slots to release here when the body has ended: slots whose last renewal was here,
+            because it may follow the body's end, and slots that only this process counts, which it still renews.
         """
         return self._leases.hand_over(decision, pid)
 
     def flush(self) -> None:
         """
-        For adapters whose processes end without notice: report now to the fleet what was decided here.
+        For adapters whose processes end without notice: report the decisions of this process to the fleet now.
 
-        One round trip in a process younger than two seconds, or after its first job, and only if there is something to
-        report. None in an older one, which reports by itself.
+        This takes one round trip if there is something to report, and the process is younger than two seconds or has
+        run one job. An older process reports in the background.
         """
         if self.fleet is not None:
             self.fleet.flush()
 
     def claims(self, call: Call) -> list[Claim]:
-        """For adapters: the claims of *call*, at the rates that its limits have now."""
+        """For adapters: return the claims of *call*, at the current rates of its limits."""
         return self._resolver.resolve(call.on(self.in_force(call.limits, call.job)), remember=False)
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
@@ -216,11 +217,14 @@ class Wired:
         return self._wiring.peek_all(calls) if calls else []
 
     def give_back(self, decision: Decision, *, ran: bool) -> None:
-        """For adapters: release the slots of *decision*; *ran*: as a hold to learn from. What fails is logged."""
+        """
+        For adapters: release the slots of *decision*. If *ran*, the time for which they were held counts for the mean
+        hold. An error of the store is logged.
+        """
         self.release_all(decision.leases, ran=ran)
 
     def release_all(self, held: Sequence[Charged], *, ran: bool, done: bool = False) -> None:
-        """For adapters: as `give_back`, of what is *held*; *done*: also of what stays with a workflow."""
+        """For adapters: release the slots *held*, like `give_back`. If *done*, also release the slots of workflows."""
         try:
             self._leases.release(held, ran=ran, done=done)
         except StoreUnavailable as error:
@@ -231,16 +235,16 @@ class Wired:
                 )  # fmt: skip
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
-        """For adapters: *limits* at the rates that they have now."""
+        """For adapters: return *limits* at their current rates."""
         fleet = self.fleet
         return limits if fleet is None or not fleet.has_overrides() else fleet.overrides.in_force(limits, job)
 
     def pause_claims(self, claims: Sequence[Claim], for_us: int | None, *, emptied: bool = False) -> None:
         """
-        For adapters: pause each of *claims* for so long, or end its pause; see `Store.pause`.
+        For adapters: pause each of *claims* for *for_us*, or end its pause; see `Store.pause`.
 
         Raises:
-            StoreUnavailable: The store did not answer. Limits of scope "process" are paused all the same.
+            StoreUnavailable: The store did not answer. Limits of scope "process" are paused nevertheless.
         """
         with self._nothing_prefetched([each.claim.bucket for each in claims]):
             for store, part in self._wiring.stores.each(claims):
@@ -254,15 +258,15 @@ class Wired:
         falls_too: Sequence[Claim] = (),
     ) -> None:
         """
-        For adapters: downstream answered 429. Each of *claims* pauses for so long and begins empty then, and the rate
-        of those with `adapt=` falls.
+        For adapters: handle a 429 of the partner. Pause each of *claims* for *for_us*; then it has no units left. Slow
+        down the limits with `adapt=`.
 
         Args:
-            granted_us: When the refused job was admitted, by bucket, as far as that is known.
-            falls_too: Claims that are not paused; those of them with `adapt=` fall.
+            granted_us: The times when the refused job was admitted, by bucket, as far as they are known.
+            falls_too: Claims that are not paused. Those with `adapt=` are slowed down.
 
         Raises:
-            StoreUnavailable: As `pause_claims`.
+            StoreUnavailable: As for `pause_claims`.
         """
         self.pause_claims(claims, for_us, emptied=True)
         those = [*claims, *falls_too]
@@ -293,11 +297,11 @@ class Wired:
         return self.fleet is not None and self.fleet.has_overrides()
 
     def _nothing_prefetched(self, buckets: list[str]) -> AbstractContextManager[None]:
-        """Drop the units at hand of *buckets*, before and after."""
+        """Drop the prefetched units of *buckets* now, and again at the end of the context."""
         prefetcher = self._wiring.prefetcher
         return nullcontext() if prefetcher is None else prefetcher.without(buckets)
 
 
 def wiring_of(limiter: Wired) -> Wiring:
-    """The wiring of *limiter*, for modules of throttlekit: they may change, so no attribute of a limiter names them."""
+    """Return the wiring of *limiter*, for modules of throttlekit. No public attribute has it, because it may change."""
     return limiter._wiring  # pyright: ignore[reportPrivateUsage]

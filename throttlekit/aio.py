@@ -1,4 +1,4 @@
-"""The verbs as coroutines, for event loops: `AsyncLimiter`."""
+"""`AsyncLimiter`: the methods of a limiter as coroutines, for event loops."""
 
 from __future__ import annotations
 
@@ -39,21 +39,22 @@ _F = TypeVar("_F", bound=Callable[..., Awaitable[object]])
 
 class AsyncLimiter:
     """
-    `Limiter` for asyncio: the same verbs, with the same meaning, as coroutines. Make one per process.
+    `Limiter` for asyncio: the same methods as coroutines. Create one per process.
 
-    The event loop never waits for a socket: at most four threads of the limiter do. Requests that arrive during a round
+    The event loop never waits for a socket; at most four threads of the limiter do. Requests that arrive during a round
     trip are sent together in the next one, and decided separately. So the more requests are made at once, the less each
     of them costs. A single request does not wait for others.
 
-    A coroutine that is cancelled takes nothing: an `acquire` that the store had granted already is given back before
-    `CancelledError` goes on, which may take as long as the store's time-out. All other verbs are carried through.
+    If an `acquire` is cancelled, nothing stays charged: a grant of the store is cancelled before `CancelledError` is
+    raised, which may take as long as the store's time-out. Methods that change a charge or a limit, such as `settle` or
+    `pause`, run to their end although they are cancelled.
 
-    Keys, costs and hooks that are functions are called in the event loop. Sharing it between loops is safe.
+    Keys, costs and hooks that are functions are called in the event loop. Several loops can share one object.
 
     Args:
-        store: As for `Limiter`. Or the `Limiter` of this process, for a process with both: then limits of scope
-            "process", of memory://, and a process's own share are counted once. Its owner closes it.
-        client, plugins, stores: As for `Limiter`; raises the same.
+        store: As for `Limiter`. In a process that has a `Limiter` too, pass that limiter, so that both use the same
+            counts for limits of scope "process", of memory://, and of a process's own share. Its owner closes it.
+        client, plugins, stores: As for `Limiter`, with the same errors.
     """
 
     @checks_spelling
@@ -78,7 +79,7 @@ class AsyncLimiter:
 
     @property
     def in_memory(self) -> bool:
-        """Whether limits hold in this process only."""
+        """Whether limits apply to this process only."""
         return self._limiter.in_memory
 
     async def acquire(
@@ -105,7 +106,7 @@ class AsyncLimiter:
             raise
         except StoreUnavailable as error:
             without_store = partial(wiring.pipeline.without_store, attempt, error)
-            # In a thread where other stores of a group may learn that the job waits for this one.
+            # In a thread, because other stores of a group may be called to record that the job waits for this one.
             return without_store() if call.waits is None else await self._in_thread(without_store)
         decision = wiring.pipeline.conclude(attempt, verdict)
         if decision.allowed and (early := begins_in(verdict)):
@@ -174,7 +175,7 @@ class AsyncLimiter:
         await self._in_thread(partial(self._limiter.cancel, decision))
 
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
-        """For adapters: as `Limiter.keep`; no round trip. *on_lost* is called in another thread."""
+        """For adapters: like `Limiter.keep`, without a round trip. *on_lost* is called in another thread."""
         self._limiter.keep(decision, on_lost)
 
     def hold(
@@ -196,7 +197,7 @@ class AsyncLimiter:
         cost: int | None = None,
         timeout: float | timedelta | None = None,
     ) -> Decision:
-        """Like `Limiter.wait`. If it is cancelled, it has taken nothing."""
+        """Like `Limiter.wait`. If it is cancelled, nothing stays charged."""
         waiting = self._limiter.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
         waiting.refuse_slots()
         return await waiting.wait_for_grant_async()
@@ -234,11 +235,11 @@ class AsyncLimiter:
         await self._in_thread(partial(self._limiter.clear_line, limit, job=job, key=key))
 
     def declare(self, *limits: Limit) -> None:
-        """Like `Limiter.declare`; no round trip."""
+        """Like `Limiter.declare`, without a round trip."""
         self._limiter.declare(*limits)
 
     async def close(self) -> None:
-        """Close the store's connections, and end the threads. Using the limiter opens them again."""
+        """Close the store's connections, and end the threads. The next call opens them again."""
         if self._own:
             await self._in_thread(self._limiter.close)
 
@@ -276,7 +277,7 @@ class AsyncLimiter:
         return fleet.has_overrides() if fleet.begun else await self._in_thread(fleet.has_overrides)
 
     async def _run_to_end(self, acquire: Callable[[], Decision]) -> Decision:
-        """*acquire* in a thread; if the caller is cancelled meanwhile, what it took is given back."""
+        """Call *acquire* in a thread. If the caller is cancelled in the meantime, cancel the grant."""
         acquiring = self._limiter.threads.start(acquire)
         try:
             return await asyncio.shield(asyncio.wrap_future(acquiring))
@@ -298,7 +299,7 @@ class AsyncLimiter:
             await self._in_thread(leave)
 
     def _in_thread(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
-        """*function* is on its way to a thread once this returns; it runs to its end though its caller is cancelled."""
+        """Schedule *function* in a thread at once. It runs to its end even if its caller is cancelled."""
         return self._limiter.threads.run_to_end(function)
 
 
@@ -309,13 +310,13 @@ class _Question:
     attempt: Attempt
     answered: asyncio.Future[Answer]
     verdict: Answer | None = None
-    """What the store answered, also if the task was cancelled before."""
+    """The store's answer, even if the task was cancelled before."""
     ended: bool = False
     abandoned: asyncio.Future[None] | None = None
-    """Done when the answer has come to a question whose task was cancelled."""
+    """Set when the task was cancelled; done when the answer has arrived."""
 
     def settle(self, answer: Answer | Exception) -> None:
-        """Hand *answer* on: an exception is raised where the verdict is awaited."""
+        """Pass *answer* to the waiting task. If it is an exception, the task raises it."""
         self.ended = True
         if isinstance(answer, Exception):
             if not self.answered.done():
@@ -330,13 +331,13 @@ class _Question:
 
 class _Batches:
     """
-    The questions of one event loop. One batch is under way at a time; what comes meanwhile is the next.
+    The questions of one event loop. One batch is sent at a time. Questions that arrive in the meantime form the next.
 
-    But for `_work` all of it runs in the loop's thread: there is nothing to lock.
+    All methods except `_work` run in the loop's thread, so no lock is needed.
 
     Args:
-        decide_all: Blocks until the store has answered.
-        start: Has a thread call what it is given.
+        decide_all: Decides attempts. Blocks until the store has answered.
+        start: Calls a function in a thread.
     """
 
     def __init__(
@@ -352,14 +353,14 @@ class _Batches:
         self._waiting.append(question)
         if not self._busy:
             self._busy = True
-            loop.call_soon(self._go, loop)  # questions of the same turn of the loop go along
+            loop.call_soon(self._go, loop)  # the batch includes all questions of this iteration of the loop
 
     async def abandon(self, question: _Question) -> Answer | None:
-        """The task of *question* was cancelled: its verdict, once there is one; None if it took nothing."""
+        """Wait for the verdict on *question*, whose task was cancelled. Return it, or None if nothing was charged."""
         if question in self._waiting:
             self._waiting.remove(question)
             return None
-        if not question.ended:  # else the answer came between the cancellation and now
+        if not question.ended:  # otherwise the answer arrived between the cancellation and now
             question.abandoned = asyncio.get_running_loop().create_future()
             await question.abandoned
         return question.verdict
@@ -370,7 +371,7 @@ class _Batches:
         if batch:
             try:
                 self._start(partial(self._work, batch, loop))
-            except RuntimeError as error:  # no thread starts any more: no task may wait for one
+            except RuntimeError as error:  # no thread can start any more, so no task may wait for one
                 loop.call_soon(self._finish, batch, [error] * len(batch), loop)
 
     def _work(self, batch: Sequence[_Question], loop: asyncio.AbstractEventLoop) -> None:
@@ -378,7 +379,7 @@ class _Batches:
             answers = self._decide_all([each.attempt for each in batch])
         except Exception as error:
             answers = [error] * len(batch)
-        with suppress(RuntimeError):  # the loop was closed meanwhile: no task waits
+        with suppress(RuntimeError):  # the loop was closed in the meantime, so no task waits
             loop.call_soon_threadsafe(self._finish, batch, answers, loop)
 
     def _finish(

@@ -18,7 +18,7 @@ from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.changes import Change, Verb, change_of, recorded, this_operator
+from throttlekit.fleet.changes import Change, Verb, change_of, history_commands, this_operator
 from throttlekit.fleet.definitions import check_rule, names_of, tiers_of
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
 from throttlekit.fleet.rules import (
@@ -28,10 +28,10 @@ from throttlekit.fleet.rules import (
     What,
     as_text,
     check_rate,
-    checked_factor,
     data_of,
     field_of,
     plain,
+    round_factor,
     rule_of,
 )  # fmt: skip
 from throttlekit.limiter import Limiter
@@ -126,7 +126,7 @@ class Control:
 
     def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
         """
-        Restore the declared rate of a limit: of one tier, or of all tiers if none is named.
+        Restore the declared rate of a limit, for one tier, or for all tiers if none is named.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -196,7 +196,7 @@ class Control:
 
         Args:
             tenant: The tenant's name, as the limit's share returns it.
-            weight: From 0.001 to a million. None: restore the weight that the share declares.
+            weight: From 0.001 to a million. If None, the weight that the share declares is restored.
             duration: Seconds until the share's weight is restored. Default: until it is ended.
 
         Raises:
@@ -224,7 +224,7 @@ class Control:
 
         Args:
             limit: A limit, its name, or a pattern for several names, in which each `*` matches any text: "llm-*".
-            factor: From 0.001 to 1, in thousandths. None: end the rule for exactly this name or pattern.
+            factor: From 0.001 to 1, in thousandths. If None, the rule for exactly this name or pattern ends.
             duration: Seconds until the limits have their full rate again. Default: until it is ended.
 
         Raises:
@@ -235,7 +235,7 @@ class Control:
         name = _name(limit)
         if factor is None:
             return self._end_rules("scale", "scale", name, None)
-        rule = Rule(what="scale", name=name, factor=checked_factor(factor))
+        rule = Rule(what="scale", name=name, factor=round_factor(factor))
         check_rule(self._store, rule)
         return self._write_rule("scale", rule, duration)
 
@@ -259,7 +259,7 @@ class Control:
         A waiting job that still exists loses its position, and is decided like a new one.
 
         Raises:
-            StoreUnavailable: The store did not answer. Some waitlists may be empty.
+            StoreUnavailable: The store did not answer. Some waitlists may be empty already.
         """
         return self._delete_state("clear-line", limit, key)
 
@@ -286,7 +286,7 @@ class Control:
 
     def tiers(self, limit: Limit | str) -> Sequence[str]:
         """
-        Return the tiers of a limit that the fleet has used lately, sorted. Empty: it has none, or was not used.
+        Return the tiers of a limit that the fleet has used lately, sorted; empty if it has no tiers, or was not used.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -331,7 +331,7 @@ class Control:
             return ()
         now_us, _ = read_rules(self._store)
         change = Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=part, forgotten=forgotten)
-        self._store.commands(recorded(change))
+        self._store.commands(history_commands(change))
         return (change,)
 
     def _write_rule(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
@@ -354,7 +354,7 @@ class Control:
         over = [kept for kept, old in found if old is not None and old.over(now_us) and kept != field]
         self._store.commands(
             [
-                *recorded(change),
+                *history_commands(change),
                 ("HSET", RULES, field, as_text(plain(rule))),
                 ("PEXPIRE", RULES, KEPT_MS),
                 *([("HDEL", RULES, *over)] if over else []),
@@ -377,7 +377,7 @@ class Control:
             for rule in ended
         ]
         if changes:
-            history = [command for change in changes for command in recorded(change)]
+            history = [command for change in changes for command in history_commands(change)]
             fields = [field_of(what, name, rule.part) for rule in ended]
             self._store.commands([*history, ("HDEL", RULES, *fields)])
         return tuple(changes)
@@ -398,6 +398,6 @@ def _text(what: str, text: object) -> str:
 def _part(what: str, key: str | int) -> str:
     """Return the text of *key* for a rule. It must be short, because every process reads all rules each second."""
     text = key_text(key)
-    if len(text) > _LONGEST_TEXT:  # not shown: it may be a secret
+    if len(text) > _LONGEST_TEXT:  # the error does not show the text, which may be a secret
         raise ConfigurationError(f"{what} has {len(text)} characters: a rule takes {_LONGEST_TEXT} at most")
     return text

@@ -7,12 +7,12 @@ Every error of throttlekit.
     ├── StoreUnavailable         no usable answer from the store; the original error is __cause__; carries .part,
     │                            .retry_after, .called
     ├── WaitedTooLong            a job was denied past its max_wait or max_deferrals; carries .limit, .reason
-    ├── LeaseLost                a job runs on without its slot of a concurrency limit
-    └── RateLimited              for a job's body to raise: downstream answered 429; carries .retry_after, .limit
+    ├── LeaseLost                a job still runs, without its slot of a concurrency limit
+    └── RateLimited              for a job's body to raise after a 429 of the partner; carries .retry_after, .limit
 
 `RateLimited` is in throttlekit/_engine/rate_limited.py, because it also reads HTTP responses.
 
-"No" is a value (a `Decision`), never an error. Errors carry fields and say what to do.
+A denial is a value (a `Decision`), never an error. Errors have fields, and their messages contain the remedy.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ class ThrottleError(Exception):
 
 
 class ConfigurationError(ThrottleError, ValueError):
-    """A value can never work. The message names the value and says what would be right."""
+    """A value can never work. The message names the value and a valid one."""
 
 
 class CostExceedsLimit(ConfigurationError):
     """
     A cost that its limit can never admit, however long the job waits.
 
-    Made from a text alone, as Celery's result backend makes what it reads, it has that text, and the attributes are
-    not known: 0 and "".
+    Celery's result backend recreates the error from its text alone. Then the attributes are not known: 0 and "".
 
     Attributes:
         cost: The units requested.
         limit: The name of the limit.
         most: The greatest cost that the limit can admit.
-        remedy: What would make room for the cost; "" if only a lower cost helps.
+        remedy: The change of the limit that would admit the cost; "" if only a lower cost helps.
     """
 
     def __init__(self, *text: str, cost: int = 0, limit: str = "", most: int = 0, remedy: str = "") -> None:
@@ -68,18 +67,18 @@ class CostExceedsLimit(ConfigurationError):
 
 class StoreUnavailable(ThrottleError):
     """
-    The store gave no usable answer in time. Whether it charged anything is unknown; it is never taken for a grant.
+    The store gave no usable answer in time. It is unknown whether it charged anything. The call counts as not granted.
 
-    The error's text shows no host, no user and no password. Its `__cause__`, the client's own error, may show a host
-    and a port, and so may a traceback.
+    The error's text shows no host, no user and no password. Its `__cause__`, the client's own error, and a traceback
+    may show a host and a port.
 
     Attributes:
         part: The part of the store that failed, as the store names it; "" for the whole store; None when the store is
             up but rejected this command.
-        retry_after: Seconds until the next call is worth making.
+        retry_after: Seconds after which to call the store again.
         called: Whether the store was called. During an outage most calls fail at once, without a round trip.
-        server: Which server was called, for logs and operators: host, port and database, without a user or a
-            password. "": not known.
+        server: The server that was called, for logs and operators: host, port and database, without a user or a
+            password; "" if not known.
     """
 
     server: str = ""
@@ -95,10 +94,10 @@ class WaitedTooLong(ThrottleError):
     """
     A job was denied for longer than its max_wait, more often than its max_deferrals, or by a full queue.
 
-    Raise the limit or the wait, or send the job again when there is room.
+    Increase the limit or the longest wait, or enqueue the job again later.
 
     Attributes:
-        limit: The name of the limit that denied it last; None if not known.
+        limit: The name of the limit that denied the job last; None if not known.
         reason: The reason of that denial, as `Decision.reason` gives it; None if not known.
     """
 
@@ -110,8 +109,8 @@ class WaitedTooLong(ThrottleError):
 
 class LeaseLost(ThrottleError):
     """
-    A job runs on, but its slot of a concurrency limit was given to another job, or may have been.
+    A job still runs, but another job has, or may have, its slot of a concurrency limit.
 
-    End the body, or accept that one job too many runs. See `throttlekit.current()`. If it happens often, raise the
+    End the body, or accept that one job too many runs. See `throttlekit.current()`. If this happens often, increase the
     limit's lease=.
     """

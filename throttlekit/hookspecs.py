@@ -1,8 +1,8 @@
 """
-The hooks of throttlekit: what a plugin may configure and observe. None can overturn a denial.
+The hooks of throttlekit, with which a plugin configures and observes limits. No hook can turn a denial into a grant.
 
-A plugin is any object with methods of these names, marked with `throttlekit.hookimpl`. Give it to
-`Limiter(plugins=[…])`, or let an installed package name it under the entry point group "throttlekit".
+A plugin is any object with methods of these names, marked with `throttlekit.hookimpl`. Pass it to
+`Limiter(plugins=[…])`, or name it in an installed package under the entry point group "throttlekit".
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 OnStoreFailure: TypeAlias = _OnStoreFailure
-"""What becomes of a call while the store does not answer: "closed", "open" or "local"."""
+"""The policy for calls while the store does not answer: "closed", "open" or "local"."""
 Use: TypeAlias = _Use
-"""What is used of a limit: `units`, and `full_us`, the instant from which nothing is used, by the store's clock."""
+"""The use of a limit: the `units` in use, and `full_us`, the store's time from which no unit is in use."""
 Outcome: TypeAlias = Literal["succeeded", "failed", "rate limited", "interrupted"]
-"""How a body ended. "interrupted": by its framework, like a time limit or a shutdown."""
+"""How a body ended. "interrupted" means that its framework ended it, for example by a time limit or a shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class StoreFailing:
     The store gave no usable answer, and the call is not decided yet.
 
     Attributes:
-        error: What went wrong, by the name of the error's class.
-        limits: Those of the call that are kept in the store.
-        job: The job, if the call was for one.
+        error: The name of the error's class.
+        limits: The limits of the call that are kept in the store.
+        job: The job; None if the call was not for a job.
     """
 
     error: str
@@ -81,19 +81,19 @@ class StoreFailing:
     job: Job | None
 
 
-class Decided(NamedTuple):  # one is made for each decision, where a plugin listens
+class Decided(NamedTuple):  # created for each decision, if a plugin listens
     """
     A call of `acquire` was decided.
 
     Attributes:
-        job: The job, if the call was for one.
+        job: The job; None if the call was not for a job.
         decision: The decision, as its caller gets it.
         limits: All limits of the call, of the job's tier.
-        uses: What is used of each limit after the decision: `use.units`, of a concurrency limit the slots that are
-            held; of a bucket for how many µs it had been full, and lost what came, before a job that waited took of
-            it, else 0. None for a limit that was not decided. Empty if no request was sent to the store, or it
-            gave no answer.
-        due: Seconds until the job's turn: `decision.delay` is that, as far as the framework carries it.
+        uses: The use of each limit after the decision; None for a limit that was not decided. `use.units` is, for a
+            concurrency limit, the number of held slots; for a bucket, after a grant to a job that waited, for how many
+            µs the bucket had been full, and so had lost units, and otherwise 0. The list is empty if no request was
+            sent to the store, or the store gave no answer.
+        due: Seconds until the job's turn. `decision.delay` is shorter if the framework does not support such a delay.
         took: Seconds until the store answered or the request failed. None if no request was sent.
     """
 
@@ -124,7 +124,7 @@ class Started(NamedTuple):
 
     Attributes:
         job: The job.
-        decision: The decision that let it run.
+        decision: The decision that admitted the job.
     """
 
     job: Job
@@ -137,9 +137,9 @@ class Finished(NamedTuple):
 
     Attributes:
         job: The job.
-        decision: The decision that let it run.
-        outcome: How it ended: "succeeded", "failed", "rate limited" (it raised `RateLimited`) or "interrupted".
-        seconds: How long it ran.
+        decision: The decision that admitted the job.
+        outcome: How the body ended: "succeeded", "failed", "rate limited" (it raised `RateLimited`) or "interrupted".
+        seconds: The run time of the body in seconds.
     """
 
     job: Job
@@ -150,10 +150,10 @@ class Finished(NamedTuple):
 
 class Settled(NamedTuple):
     """
-    A cost was corrected: `settle` charged or gave back the difference.
+    A cost was corrected: `settle` charged or refunded the difference.
 
     Attributes:
-        decision: The decision that was settled, as it was before.
+        decision: The decision before the correction.
         limit: The limit.
         charged: The units that were charged before.
         actual: The units that are charged now.
@@ -167,13 +167,13 @@ class Settled(NamedTuple):
 
 class RateLimitReceived(NamedTuple):
     """
-    A job's body said that downstream answered 429, and the limit is paused for it.
+    A job's body raised `RateLimited` after a 429 of the partner, and a limit is paused.
 
     Attributes:
         job: The job.
-        limit: The limit that is paused; an event for each of them.
-        retry_after: Seconds of the pause.
-        key: The key that is paused; "": the limit counts all jobs together.
+        limit: The limit that is paused. Each paused limit has its own event.
+        retry_after: The length of the pause in seconds.
+        key: The key that is paused; "" if the limit counts all jobs together.
     """
 
     job: Job
@@ -185,10 +185,10 @@ class RateLimitReceived(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SlotLost:
     """
-    A job runs on without its slot of a concurrency limit: one more is at work than the limit says, or may be.
+    A job still runs without its slot of a concurrency limit, so one job more than the limit allows may run.
 
     Attributes:
-        decision: The decision that let the job run.
+        decision: The decision that admitted the job.
         limit: The limit.
     """
 
@@ -202,11 +202,11 @@ class StoreFailed:
     A call was decided without the store.
 
     Attributes:
-        error: What went wrong, by the name of the error's class: its text may hold a host or a user.
-        limits: Those of the call that are kept in the store.
-        outcome: The policy that decided, the strictest of those limits': "closed", "open" or "local".
-        decision: What was decided. Of limits that are open nothing is charged.
-        job: The job, if the call was for one.
+        error: The name of the error's class. The error's text is omitted, because it may contain a host or a user.
+        limits: The limits of the call that are kept in the store.
+        outcome: The policy that decided, which is the strictest of these limits: "closed", "open" or "local".
+        decision: The decision. Limits with the policy "open" are not charged.
+        job: The job; None if the call was not for a job.
     """
 
     error: str
@@ -219,11 +219,11 @@ class StoreFailed:
 @dataclass(frozen=True, slots=True)
 class ShadowDenied:
     """
-    A limit in shadow mode would have denied; the job runs.
+    A limit in shadow mode would have denied a job, which runs.
 
     Attributes:
-        decision: The denial that it would have been.
-        job: The job, if the call was for one.
+        decision: The denial that the limit would have caused.
+        job: The job; None if the call was not for a job.
     """
 
     decision: Decision
@@ -235,8 +235,8 @@ def throttlekit_make_store(url: str) -> Store | None:
     """
     Called once when a limiter is made from a URL, before anything else.
 
-    Return a store for the URLs whose scheme is yours, None for all others. The first store wins; the hooks of plugins
-    that were registered later are called first. Anything that is not a store is a `ConfigurationError`.
+    Return a store for URLs with a scheme of the plugin, and None for all others. The first store is used. Plugins that
+    were registered later are called first. A result that is not a store raises `ConfigurationError`.
     """
 
 
@@ -245,8 +245,8 @@ def throttlekit_limits(job: Job) -> Iterable[Limit] | None:
     """
     Called for each job of a framework before it is admitted, to add limits to those that it names.
 
-    Return limits, or None for no more. A limit whose name the job has already is left out. A result that is not
-    limits is logged and left out; so is an exception. Limits are added, never taken away.
+    Return the limits to add, or None. A limit whose name the job already has is skipped. An exception, or a result that
+    is not limits, is logged and skipped. A plugin cannot remove limits.
     """
 
 
@@ -256,8 +256,8 @@ def throttlekit_cost(job: Job, limit: Limit) -> int | None:
     Called when the cost of a job under a limit is computed, unless the call has one.
 
     Return a whole number of units from 0 to what the limit can admit at once, or None for the limit's own cost. The
-    first number wins; the hooks of plugins that were registered later are called first. Any other result is logged,
-    and the limit's own cost counts; so is an exception.
+    first number is used. Plugins that were registered later are called first. After an exception or another result,
+    which is logged, the limit's own cost is used.
     """
 
 
@@ -266,9 +266,9 @@ def throttlekit_key(job: Job, limit: Limit) -> str | int | None:
     """
     Called when the key of a job under a limit with a key is computed, unless the call has one.
 
-    Return the key or the tenant, or None for the limit's own key. The first one wins; the hooks of plugins that were
-    registered later are called first. Any other result is logged, and the limit's own key counts; so is an exception.
-    A limit without a key counts all jobs together, whatever a plugin says.
+    Return the key or the tenant, or None for the limit's own key. The first key is used. Plugins that were registered
+    later are called first. After an exception or another result, which is logged, the limit's own key is used. The hook
+    is not called for a limit without a key, which counts all jobs together.
     """
 
 
@@ -277,9 +277,9 @@ def throttlekit_on_store_failure(event: StoreFailing) -> OnStoreFailure | None:
     """
     Called when the store sent no usable reply, before the call is decided without it.
 
-    Return "closed", "open" or "local" for this call, in place of the `on_store_failure` of its limits, or None to
-    leave it to them. "local" works only if every limit of the event has a share: it was declared with "local". The
-    first policy wins; any other result is logged, and the limits' own policies count; so is an exception.
+    Return "closed", "open" or "local" for this call, in place of the `on_store_failure` of its limits, or None to use
+    that. "local" is valid only if every limit of the event was declared with "local", and so has a share. The first
+    policy is used. After an exception or another result, which is logged, the limits' own policies are used.
     """
 
 
@@ -288,8 +288,8 @@ def throttlekit_decided(event: Decided) -> None:
     """
     Called after each decision of `acquire`, allowed or denied, once for each call.
 
-    In the caller's own thread, and every job waits for it. An exception is logged, every 30 seconds at most; the
-    other plugins are called all the same. It cannot be a wrapper. `peek` decides nothing.
+    It is called in the caller's thread, and every job waits for it. An exception is logged, at most every 30 seconds,
+    and the other plugins are still called. The hook cannot be a wrapper. It is not called for `peek`.
     """
 
 
@@ -298,8 +298,8 @@ def throttlekit_deferred(event: Deferred) -> None:
     """
     Called after each denial of a job, before the job returns to its framework.
 
-    In the worker's own thread. An exception is logged, every 30 seconds at most; the other plugins are called all
-    the same. It cannot be a wrapper.
+    It is called in the worker's thread. An exception is logged, at most every 30 seconds, and the other plugins are
+    still called. The hook cannot be a wrapper.
     """
 
 
@@ -308,8 +308,8 @@ def throttlekit_started(event: Started) -> None:
     """
     Called when the body of a job starts, after the decision that lets it run.
 
-    In the thread of the body, or of its worker. An exception is logged, every 30 seconds at most; the other plugins
-    are called all the same. It cannot be a wrapper.
+    It is called in the thread of the body, or of its worker. An exception is logged, at most every 30 seconds, and the
+    other plugins are still called. The hook cannot be a wrapper.
     """
 
 
@@ -318,8 +318,8 @@ def throttlekit_finished(event: Finished) -> None:
     """
     Called when the body of a job has ended, however it ended.
 
-    In the thread of the body, or of its worker; not if the process is killed. An exception is logged, every 30
-    seconds at most; the other plugins are called all the same. It cannot be a wrapper.
+    It is called in the thread of the body, or of its worker, but not if the process is killed. An exception is logged,
+    at most every 30 seconds, and the other plugins are still called. The hook cannot be a wrapper.
     """
 
 
@@ -328,8 +328,8 @@ def throttlekit_settled(event: Settled) -> None:
     """
     Called after each `settle` that the store has recorded, once for each limit that it corrects.
 
-    In the caller's own thread. An exception is logged, every 30 seconds at most; the other plugins are called all
-    the same. It cannot be a wrapper.
+    It is called in the caller's thread. An exception is logged, at most every 30 seconds, and the other plugins are
+    still called. The hook cannot be a wrapper.
     """
 
 
@@ -338,8 +338,8 @@ def throttlekit_rate_limited(event: RateLimitReceived) -> None:
     """
     Called when a job's body has raised `RateLimited`, once for each limit that is paused for it.
 
-    In the worker's own thread, before the job is deferred. An exception is logged, every 30 seconds at most; the
-    other plugins are called all the same. It cannot be a wrapper.
+    It is called in the worker's thread, before the job is deferred. An exception is logged, at most every 30 seconds,
+    and the other plugins are still called. The hook cannot be a wrapper.
     """
 
 
@@ -348,8 +348,8 @@ def throttlekit_slot_lost(event: SlotLost) -> None:
     """
     Called once when the slot of a job that runs is lost: other jobs have all slots, or its lease was not renewed.
 
-    In the thread that renews leases. An exception is logged, every 30 seconds at most; the other plugins are called
-    all the same. It cannot be a wrapper.
+    It is called in the thread that renews leases. An exception is logged, at most every 30 seconds, and the other
+    plugins are still called. The hook cannot be a wrapper.
     """
 
 
@@ -358,8 +358,8 @@ def throttlekit_store_failed(event: StoreFailed) -> None:
     """
     Called after each decision that was made without the store, because it sent no usable reply.
 
-    In the caller's own thread. It observes; `throttlekit_on_store_failure` chooses. An exception is logged, every 30
-    seconds at most; the other plugins are called all the same. It cannot be a wrapper.
+    It is called in the caller's thread, and cannot change the decision: use `throttlekit_on_store_failure` for that. An
+    exception is logged, at most every 30 seconds, and the other plugins are still called. The hook cannot be a wrapper.
     """
 
 
@@ -368,6 +368,6 @@ def throttlekit_shadow_denied(event: ShadowDenied) -> None:
     """
     Called after each decision in which a limit in shadow mode would have denied.
 
-    In the caller's own thread, and before the job runs. An exception is logged, every 30 seconds at most; the other
-    plugins are called all the same. It cannot be a wrapper.
+    It is called in the caller's thread, before the job runs. An exception is logged, at most every 30 seconds, and the
+    other plugins are still called. The hook cannot be a wrapper.
     """

@@ -35,25 +35,26 @@ _F = TypeVar("_F", bound=Callable[..., object])
 
 class Limiter(Wired):
     """
-    Decides calls under any number of limits, which a store counts. Make one per process, at import; it connects on
-    first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object:
-    `AsyncLimiter(limiter)` shares them.
+    Decides calls under any number of limits, and keeps their counts in a store. Create one per process, at import. The
+    limiter connects at its first call. This object itself counts limits of scope "process", and the process's own share
+    during an outage of the store. `AsyncLimiter(limiter)` uses the same counts.
 
-    Most callers use an adapter, which calls this for them. In code outside a job use `hold`, or the decorator
-    `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
-    do with a denial, and `peek` to look without charging.
+    Most programs use an adapter, which calls the limiter. In code outside a job, use `hold` or the decorator `limited`,
+    which wait until the limits admit the caller. Use `acquire` if the caller itself handles a denial, and `peek` to
+    look without charging.
 
-    Safe to share between threads, and to make before a fork. It cannot be pickled. `with Limiter(…)` closes it after.
+    Threads can share a limiter, also across a fork. It cannot be pickled. `with Limiter(…)` closes it at the end.
 
     Args:
         store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
-            store of your own. Default: the URL in the environment variable THROTTLEKIT_URL, else memory://, whose
-            limits hold in this object only.
-        client: In place of a store: a `redis.Redis` or `redis.RedisCluster` that says where the server is, and how it
-            is reached. It is not used itself: the limiter's connections have time-outs of their own, and no retries.
-        plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
-        stores: Stores of groups of limits, {"llm-*": "redis://…"}, by the first pattern that matches the name. The same
-            in every process of the fleet, or a limit is counted twice.
+            store object. Default: the URL in the environment variable THROTTLEKIT_URL, otherwise memory://, whose
+            limits apply to this object only.
+        client: In place of a store: a `redis.Redis` or `redis.RedisCluster`, whose server and connection options are
+            used. The client itself sends nothing: the limiter opens its own connections, with short time-outs and
+            without retries.
+        plugins: Objects with hooks of `throttlekit.hookspecs`, in addition to the installed plugins.
+        stores: Separate stores for groups of limits, such as {"llm-*": "redis://…"}. The first pattern that matches a
+            limit's name applies. Use the same value in every process; otherwise a limit is counted in two stores.
 
     Raises:
         ConfigurationError: No installed plugin knows the URL, the store is not a store, or a plugin is not a plugin
@@ -61,7 +62,8 @@ class Limiter(Wired):
         ImportError: The store needs a package that is not installed; the message names the extra.
 
     Attributes:
-        events, threads, fleet: For adapters: the plugins' events, where coroutines wait for the store, what is counted.
+        events, threads, fleet: For adapters: the plugins' events, the threads that call the store for coroutines, and
+            the rules and reports of the fleet.
     """
 
     @checks_spelling
@@ -81,28 +83,28 @@ class Limiter(Wired):
         delivery: Delivery = PLAIN_DELIVERY,
     ) -> Decision:
         """
-        Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
+        Decide whether a job may run now under all of *limits*, and charge all of them or none, in one round trip.
         Limits of scope "process" are checked first, without a round trip.
 
-        With a *job* that has an id, a denial gives it a position on the limits' waitlists: call `acquire` again after
-        `decision.delay`, with the same `job.id`. A caller without one has no position, and `decision.delay` spreads
-        such callers over time. They pass only while no job waits, so during a backlog they hardly pass at all.
+        If a *job* with an id is denied, it gets a position on the limits' waitlists: call `acquire` again after
+        `decision.delay`, with the same `job.id`. A caller without such a job gets no position, and `decision.delay`
+        spreads these callers over time. They are granted only while no job waits, so rarely during a backlog.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.
-            cost: The units to charge to every limit, in place of the limits' own. 0 only looks.
-            delivery: What the job's framework can do; for adapters.
+            cost: The units to charge to every limit, in place of the limits' own. With 0, nothing is charged.
+            delivery: The way in which the job's framework redelivers it, for adapters.
 
         Raises:
             ConfigurationError: No limit was given, one was given twice or with two definitions, a key or cost could
-                not be computed, or a key was given and no limit has one. Another call cannot help.
+                not be computed, or a key was given and no limit has one. Retrying cannot help.
             CostExceedsLimit: The cost is more than the limit can ever admit.
 
-        A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
+        If the store does not answer, no error is raised: the `on_store_failure` of each limit decides. By default
         the job is denied, keeps its position, and `decision.delay` is about a second.
 
-        In a thread whose event loop runs, this blocks the loop until the store answers. The first such call of a
-        limiter, also of `acquire_many` or `peek`, raises a RuntimeWarning: use `AsyncLimiter`.
+        In a thread with a running event loop, this call blocks the loop until the store answers. A limiter issues a
+        RuntimeWarning at its first such call, also of `acquire_many` or `peek`. Use `AsyncLimiter` instead.
         """
         if delivery is PLAIN_DELIVERY and not self._warned:
             self._check_loop("acquire")
@@ -112,17 +114,19 @@ class Limiter(Wired):
         self, limit: Limit, most: int, *, job: Job | None = None, key: str | int | None = None
     ) -> Decision:
         """
-        Take as many units of *limit* as are free now, up to *most*: at least 1, as `decision.cost` says; or a denial.
-        Like `acquire` without a job, it gives no position, and takes only units that waiting jobs leave. It makes two
-        round trips. If others take units meanwhile, or the limit is slowed down, it makes up to two more, and may get
-        fewer units than are free.
+        Take as many units of *limit* as are free now, up to *most*. If none is free, return a denial. The number of
+        units is `decision.cost`.
+
+        As with `acquire` without a job, the caller gets no position, and waiting jobs get their units first. The call
+        makes two round trips. If other callers take units at the same time, or the limit is slowed down, it makes up to
+        two more, and may get fewer units than are free.
 
         Args:
-            most: At least 1. If more than the limit can admit at once, that amount counts.
+            most: The largest number of units, at least 1. It is reduced to what the limit can admit at once.
             job, key: As for `acquire`, but the job is not put on a waitlist.
 
         Raises:
-            ConfigurationError: As for `acquire`; or *limit* gives slots, or has the scope "queue" or "job".
+            ConfigurationError: As for `acquire`; or *limit* grants slots, or has the scope "queue" or "job".
         """
         self._check_loop("acquire_many")
         return UpTo(self._resolver, self.in_force, limit, most, job, key).take(self.peek, self.acquire)
@@ -131,7 +135,7 @@ class Limiter(Wired):
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
     ) -> Decision:
         """
-        Return the decision that `acquire` would make, and change nothing. For a waiting job, its position counts.
+        Return the decision that `acquire` would make, and change nothing. A waiting job is decided by its position.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -141,26 +145,26 @@ class Limiter(Wired):
 
     def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """
-        Correct a cost that is only known after the job has run. If *actual* is more than what was charged when
-        *decision* was allowed, charge the difference. If it is less, return the difference.
+        Correct a cost that is only known after the job has run. If *actual* is more than *decision* charged, charge the
+        difference. If it is less, refund the difference.
 
-        It may charge more than the limit has left: then no job passes until the bucket has made up for it, or the
-        window is over. It returns only units that still count: a bucket is never fuller than its burst, units of a
-        window that is over are not returned, and a `SlidingLog` with a debt above its amount returns nothing.
+        The charge may exceed the remaining units. Then no job is admitted until the bucket has refilled, or the window
+        has ended. Only units that still count are refunded: a bucket never exceeds its burst, units of a window that
+        has ended are not refunded, and a `SlidingLog` with a debt above its amount refunds nothing.
 
         Args:
-            decision: What `acquire` returned. Settle it once; to correct again, settle what this returns.
-            actual: The units that the job took in the end.
-            limit: Which of the decision's limits. Default: its only one, else those whose cost is a callable.
+            decision: The decision that `acquire` returned. Settle it once; to correct again, settle the new decision.
+            actual: The total units that the job used.
+            limit: The limit of *decision* to correct. Default: its only limit, or those whose cost is a callable.
 
         Returns:
-            *decision*, as if *actual* had been its cost.
+            *decision*, with *actual* as its cost.
 
         Raises:
             ConfigurationError: The decision was not allowed, *actual* is not a number of units, the limit is not one of
                 the decision's, or it is not clear which is meant.
-            StoreUnavailable: The store did not answer. It may have been corrected, or not: to settle *decision*
-                again may give back twice.
+            StoreUnavailable: The store did not answer. The charge may have been corrected. Settling *decision* again
+                could refund twice.
         """
         settled = self._wiring.stores.settle(decision, actual, limit)
         if self.fleet is not None:
@@ -170,10 +174,10 @@ class Limiter(Wired):
 
     def cancel(self, decision: Decision) -> None:
         """
-        Give back everything that *decision* took, units and slots: the job will not run. Does nothing with a denial.
+        Refund the units and release the slots of *decision*, because the job will not run. Does nothing for a denial.
 
-        If the store does not answer, units stay charged, and slots are given back as `release` says: stricter, never
-        looser. What `settle` says of units that no longer count holds here too.
+        If the store does not answer, units stay charged, which is stricter, and slots are released later, as with
+        `release`. As with `settle`, only units that still count are refunded.
         """
         self.give_back(decision, ran=False)
         for each in decision.charged:
@@ -185,10 +189,10 @@ class Limiter(Wired):
 
     def release(self, decision: Decision) -> None:
         """
-        Give back the slots that *decision* holds, but for those of workflows. Does nothing if there are none.
+        Release the slots that *decision* holds, except slots of workflows. Does nothing if it holds none.
 
-        If the store does not answer, they are given back within two seconds after it answers again, by a thread of this
-        process. If the process ends before, they come free when their leases end.
+        If the store does not answer, a thread of this process releases the slots within two seconds after the store
+        answers again. If the process ends before that, the slots are free when their leases end.
         """
         self.give_back(decision, ran=True)
 
@@ -196,17 +200,17 @@ class Limiter(Wired):
         self, limit: Limit, held_by: str | int | None = None, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
         """
-        Give back the slot that a workflow holds of *limit*, which has `held_by=`: no job of it is to come. Does nothing
-        if it holds none. In its last job call `throttlekit.current().done(limit)`.
+        Release the slot of *limit* that a workflow holds (`held_by=`), because the workflow has no more jobs. Does
+        nothing if it holds none. In the workflow's last job, call `throttlekit.current().done(limit)` instead.
 
         Args:
             held_by: The workflow. Default: that of *job*.
-            job, key: What it is counted under, as for `acquire`. Of a limit with tiers, all if there is no job.
+            job, key: The job or key that the slot is counted under, as for `acquire`. Without a job, all tiers.
 
         Raises:
-            ConfigurationError: As for `acquire`; *limit* has no `held_by=`.
+            ConfigurationError: As for `acquire`; or *limit* has no `held_by=`.
 
-        If the store does not answer, the slot is given back as `release` says.
+        If the store does not answer, the slot is released later, as with `release`.
         """
         check_held(limit)
         holder, claims = limit.holder_of(job, held_by), self._each_tier(limit, job, key)
@@ -218,20 +222,21 @@ class Limiter(Wired):
         timeout: float | timedelta | None = None,
     ) -> Hold:  # fmt: skip
         """
-        For code outside a job: `with limiter.hold(slots): …`, or `async with`. Waits with the jobs until all
-        of *limits* let it pass, and gives their slots back at the end; leases are renewed meanwhile.
+        Hold *limits* for code outside a job: `with limiter.hold(slots): …`, or `async with`. The caller waits among the
+        jobs until all limits admit it. Leases are renewed during the block, and slots are released at its end.
 
         Args:
             job, key, cost: As for `acquire`.
-            timeout: Seconds to wait at most. Default: as long as it takes, a store that is away included.
+            timeout: The most seconds to wait. Default: no time-out, even while the store does not answer.
 
         Returns:
-            What `with … as` gives is as `throttlekit.current()`: it has the decision, and says whether a lease is lost.
+            A context manager. The value of `with … as` is like `throttlekit.current()`: it has the decision, and shows
+            whether a lease was lost.
 
         Raises:
-            ConfigurationError, CostExceedsLimit: As for `acquire`. Also on entering a plain `with` where an event loop
-                runs: write `async with`.
-            WaitedTooLong: On entering, after *timeout*; or at once, if the `queue=` of a limit is full.
+            ConfigurationError, CostExceedsLimit: As for `acquire`. A plain `with` also raises ConfigurationError in a
+                thread with a running event loop: write `async with`.
+            WaitedTooLong: Raised by `with`, after *timeout*, or at once if the `queue=` of a limit is full.
         """
         call = Call(limits, job, key, cost)
         self._registry.check(call)
@@ -242,8 +247,8 @@ class Limiter(Wired):
         timeout: float | timedelta | None = None,
     ) -> Decision:  # fmt: skip
         """
-        For code outside a job, and for rates: wait with the jobs until all of *limits* let the caller pass, and
-        charge them. There is nothing to give back at the end; for slots use `hold`.
+        Wait, in code outside a job, among the jobs until all of *limits* admit the caller, and charge them. Nothing has
+        to be released afterwards. Use `hold` for slots.
 
         Args:
             job, key, cost: As for `acquire`.
@@ -251,7 +256,7 @@ class Limiter(Wired):
 
         Raises:
             ConfigurationError: As for `acquire`; or a limit is a `Concurrency` limit, or an event loop runs in this
-                thread: there use `AsyncLimiter.wait`.
+                thread: use `AsyncLimiter.wait` there.
             CostExceedsLimit: As for `acquire`.
             WaitedTooLong: As for `hold`.
         """
@@ -262,8 +267,8 @@ class Limiter(Wired):
 
     def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
         """
-        As a decorator: each call of the function is held to *limits*, with keys, costs and tiers from its own
-        arguments. For functions and for coroutine functions; takes and raises the same as `hold`.
+        Decorate a function or a coroutine function: each call waits for *limits*, with keys, costs and tiers from the
+        call's arguments. Arguments and errors are those of `hold`.
         """
         self._registry.check(Call(limits))
         return limited_by(partial(Hold, self), limits, seconds_in("timeout", timeout))
@@ -273,19 +278,21 @@ class Limiter(Wired):
         refused: bool = False,
     ) -> None:  # fmt: skip
         """
-        Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
-        lasts longer already stays. What is counted stays, as with `Control.pause`: the limit fills meanwhile. Jobs that
-        come meanwhile are deferred to behind the pause, in their order.
+        Pause *limit* for *duration* in the whole fleet. Jobs that arrive during the pause start after it, in order.
+
+        A longer pause that is in force remains. Counts stay, as with `Control.pause`: the limit refills during the
+        pause.
 
         Args:
             duration: Seconds, or a timedelta.
-            job, key: What is paused, as for `acquire`. Of a limit with tiers, all if there is no job.
-            refused: Downstream has answered 429, outside of a job: afterwards the limit begins empty, so that no burst
-                follows, and one with `adapt=` is slower. In a job, raise `RateLimited`.
+            job, key: The job or key whose count is paused, as for `acquire`. Without a job, all tiers are paused.
+            refused: Whether the partner has answered 429 to code outside a job. Then the limit has no units left when
+                the pause ends, so that no burst follows, and a limit with `adapt=` is slowed down. In a job, raise
+                `RateLimited` instead.
 
         Raises:
-            ConfigurationError: As for `acquire`; *duration* is not a number of seconds from 0 to 366 days.
-            StoreUnavailable: The store did not answer. It may be paused, or not.
+            ConfigurationError: As for `acquire`; or *duration* is not a number of seconds from 0 to 366 days.
+            StoreUnavailable: The store did not answer. It is not known whether the limit is paused.
         """
         duration_us = round(finite_seconds("duration", duration, LONGEST_PAUSE) * 1_000_000)
         claims = self._each_tier(limit, job, key)
@@ -296,7 +303,7 @@ class Limiter(Wired):
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        End a pause now, also one after a 429: then the limit begins empty, as it would have later.
+        End a pause now. After a pause for a 429, the limit has no units left, as at the regular end of that pause.
 
         Raises:
             ConfigurationError: As for `acquire`.
@@ -306,12 +313,12 @@ class Limiter(Wired):
 
     def report_overload(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Report that the partner is overloaded, by a sign of your own: a time-out, latency, a health check. The rate of
-        *limit* falls, or its slots in use, as its `adapt=` says. In a job, use `current().report_overload()`, which
-        knows when the job was admitted.
+        Report that the partner is overloaded, for example after a time-out, slow responses or a failed health check.
+        The rate or the slots of *limit* are reduced according to its `adapt=`. In a job, use
+        `current().report_overload()`, which considers when the job was admitted.
 
         Raises:
-            ConfigurationError: As for `acquire`; *limit* has no `adapt=`.
+            ConfigurationError: As for `acquire`; or *limit* has no `adapt=`.
             StoreUnavailable: The store did not answer. It is not known whether the rate was reduced.
         """
         self.slow_down([slowing_of(each) for each in self._each_tier(limit, job, key)])
@@ -328,24 +335,25 @@ class Limiter(Wired):
         key: str | int | None = None,
     ) -> None:
         """
-        For code outside a job: apply the rate-limit headers of a *response* to limits, in the whole fleet. In a job's
-        body use `throttlekit.current().apply_response`.
+        Apply the rate-limit headers of a *response* to limits in the whole fleet, from code outside a job. In a job's
+        body, use `throttlekit.current().apply_response`.
 
-        A response can only make a limit slower. Until the reset in its headers, the units that it reports as remaining
-        pass, evenly paced, and never more than *limit* itself admits. After the reset it has no effect. A 429 or 503
-        with Retry-After lets no unit pass until then. docs/how-to-headers.md lists the headers that are read.
+        A response can only slow a limit down. Until the reset in its headers, the limit admits the remaining units that
+        the response reports, evenly paced, and never more than *limit* itself admits. After the reset, the response has
+        no effect. A 429 or 503 with Retry-After admits no unit until that time. docs/how-to-headers.md lists the
+        headers that are read.
 
-        No response raises an error, not even one with the status 429: raise `RateLimited.from_response` for that. If
-        the store does not answer, the response is not applied, and that is logged.
+        No response raises an error, not even a 429: raise `RateLimited.from_response` for that. If the store does not
+        answer, the response is not applied, and a log line reports that.
 
         Args:
-            response: Of requests, httpx, aiohttp, urllib, whatever has `.headers`; or headers themselves.
+            response: A response of requests, httpx, aiohttp or urllib, any object with `.headers`, or the headers.
             limit: The limit that counts requests.
             tokens, input_tokens, output_tokens: The limits that count the tokens of language models.
             job, key: As for `acquire`.
 
         Raises:
-            ConfigurationError: No limit was named, or one that has no rate; else as for `acquire`.
+            ConfigurationError: As for `acquire`; or no limit was named, or one without a rate.
         """
         named = limits_by_unit(limit, tokens, input_tokens, output_tokens)
         if not named:
@@ -356,7 +364,7 @@ class Limiter(Wired):
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Forget what was counted under *limits*: full buckets, empty waitlists. Waiting jobs make new requests.
+        Delete the counts of *limits*: buckets are full, and waitlists are empty. Waiting jobs make new requests.
 
         Raises:
             ConfigurationError: As for `acquire`.
@@ -369,24 +377,27 @@ class Limiter(Wired):
                 self._wiring.stores.of(each.limit).reset([each.claim.bucket])
 
     def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
-        """Empty the waitlist of *limit*, for after a purge: what was counted stays. Else as `pause`."""
+        """
+        Empty the waitlist of *limit* after its queue was purged. Counts stay. Other arguments and errors are those of
+        `pause`.
+        """
         for each in self._each_tier(limit, job, key):
             self._wiring.stores.of(each.limit).clear_waitlists([each.claim.bucket])
 
     def declare(self, *limits: Limit) -> None:
         """
-        Make *limits* known. Adapters call this where limits are declared, so that mistakes show at once.
+        Register *limits*. Adapters call this when limits are declared, so that mistakes are reported at once.
 
         Raises:
-            ConfigurationError: One is not a limit, or its name is already used with another definition.
+            ConfigurationError: One of *limits* is not a limit, or its name has another definition.
         """
         for limit in limits:
             self._registry.add(limit)
 
     def close(self) -> None:
         """
-        Close the connections, drop prefetched units, end the threads. The next use opens it again. Slots that could
-        not be given back yet are tried once more, and are else left to their leases.
+        Close the connections, drop prefetched units, and end the threads. The next call opens them again. Slots that
+        are not released yet are retried once; otherwise they are free when their leases end.
         """
         self._wiring.stores.returns.close()
         if self.fleet is not None:

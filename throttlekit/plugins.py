@@ -2,7 +2,7 @@
 Ready-made plugins. Four configure jobs from mappings: `Limiter(plugins=[LimitsFor(queue={"reports": [partner]})])`.
 `RunLog` logs at DEBUG how jobs run.
 
-For anything that a mapping cannot say write a plugin of your own: docs/hooks.md.
+For anything that a mapping cannot express, write your own plugin: see docs/hooks.md.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _Limits: TypeAlias = "Limit | Iterable[Limit]"
 
 class LimitsFor:
     """
-    Adds limits to jobs by their queue or their name, beside the limits that the jobs name themselves.
+    Adds limits to jobs by their queue or their name, in addition to the limits that the jobs declare.
 
     Args:
         queue: Limits by the name of the queue.
         name: Limits by the name of the actor, function or task.
 
     Raises:
-        ConfigurationError: A value is not a limit or several.
+        ConfigurationError: A value is neither a limit nor several limits.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class LimitsFor:
 
 class CostFor:
     """
-    Gives jobs another cost under a limit than it was declared with.
+    Sets the cost of jobs under a limit, in place of the declared one.
 
     Args:
-        costs: By the limit's name: a number of units, or a callable that is given the job.
+        costs: The costs by the limit's name: a number of units, or a callable that takes the job.
     """
 
     def __init__(self, costs: Mapping[str, int | Callable[[Job], int | None]]) -> None:
@@ -64,14 +64,14 @@ class CostFor:
 
 class KeyFor:
     """
-    Gives jobs another key under a limit than it was declared with.
+    Sets the key of jobs under a limit, in place of the declared one.
 
     Args:
-        keys: By the limit's name: a template over the job's arguments, like "{account_id}", or a callable that is
-            given the job.
+        keys: The keys by the limit's name: a template with the job's arguments, like "{account_id}", or a callable
+            that takes the job.
 
     Raises:
-        ConfigurationError: A template cannot be read.
+        ConfigurationError: A template is not valid.
     """
 
     def __init__(self, keys: Mapping[str, str | Callable[[Job], str | int | None]]) -> None:
@@ -87,15 +87,15 @@ class KeyFor:
 
 class FailureFor:
     """
-    Chooses what becomes of calls while the store does not answer, in place of the limits' `on_store_failure`.
+    Selects the policy for calls while the store does not answer, in place of the limits' `on_store_failure`.
 
-    Of several limits of a call, the strictest policy decides: "closed", then "local", then "open".
+    If a call has several limits, the strictest policy decides: "closed", then "local", then "open".
 
     Args:
-        policies: By the limit's name. Limits that are not named keep their own policy.
+        policies: The policies by the limit's name. Limits that are not named keep their own policy.
 
     Raises:
-        ConfigurationError: A policy is not one of these.
+        ConfigurationError: A policy is none of these three.
     """
 
     def __init__(self, policies: Mapping[str, OnStoreFailure]) -> None:
@@ -116,7 +116,7 @@ class FailureFor:
 
 
 class RunLog:
-    """Logs at DEBUG that a throttled job started, how it ended, and what it turned out to cost."""
+    """Logs at DEBUG that a throttled job started, how it ended, and its corrected cost."""
 
     def __init__(self) -> None:
         self._log = logging.getLogger("throttlekit")

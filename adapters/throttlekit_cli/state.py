@@ -19,7 +19,7 @@ from typing import Any
 from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
-from throttlekit.fleet.definitions import has_keys, has_share, reported_within, share_of_minute, why_ignored
+from throttlekit.fleet.definitions import has_keys, has_share, share_of_minute, why_ignored, without_replaced
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.last_minute import Minute
 from throttlekit.fleet.list_now import SlowNow
@@ -380,7 +380,7 @@ def shown_part(of: Rule | Change, *, clear: bool) -> str | None:
 
 def _in_use(definitions: Sequence[Known]) -> list[Known]:
     """Return the definitions that workers use now, and those with a decision in the last minute."""
-    now = {each.id for each in reported_within(definitions)}
+    now = {each.id for each in without_replaced(definitions)}
     return [each for each in definitions if each.id in now or each.minute.allowed or each.minute.denials]
 
 

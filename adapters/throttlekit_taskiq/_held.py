@@ -166,7 +166,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         if self._kept.get(message.task_id) is message:
             del self._kept[message.task_id]
 
-    def received(self, raw: _Message) -> Delivered:
+    def convert_message(self, raw: _Message) -> Delivered:
         made = Delivered(raw.data if isinstance(raw, AckableMessage) else raw)
         made.confirm = raw.ack if isinstance(raw, AckableMessage) else None
         made.since = asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ from throttlekit import ConfigurationError, Control
 from throttlekit._core.limit.base import change_rate, scale_rate
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import definition_of, why_ignored
-from throttlekit.fleet.rules import Rule, checked_factor, thousandths
+from throttlekit.fleet.rules import Rule, round_factor, thousandths
 from throttlekit.fleet.snapshot import FleetStore, Known
 from throttlekit_cli.formatting import format_duration, format_limit
 from throttlekit_cli.state import rule_id, shown_part
@@ -111,7 +111,7 @@ def _set(known: Known, form: Mapping[str, Any], duration: float | None, how_long
 
 def _scale(known: Known, form: Mapping[str, Any], duration: float | None, how_long: str, by: str) -> Plan:
     try:
-        factor = checked_factor(form.get("factor"))
+        factor = round_factor(form.get("factor"))
     except ConfigurationError as error:
         raise Refused(400, str(error)) from error
     limit, name = known.limit, known.limit.name

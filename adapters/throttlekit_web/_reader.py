@@ -20,7 +20,7 @@ from throttlekit.fleet.browse import (
     pressing_keys,
     tenants_of,
 )
-from throttlekit.fleet.definitions import definition_of, definitions_of, reported_within
+from throttlekit.fleet.definitions import definition_of, definitions_of, without_replaced
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.history import RANGES, Moment, bars_of, report_history
 from throttlekit.fleet.last_minute import minute_of, recent_steps
@@ -172,7 +172,7 @@ class Reader:
         keys = pressing_keys(self._store, known, _PRESSING)
         partner_429s = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
         row = limit_state(
-            known, keys, reported_within(definitions), rules, now=now, show_keys=self._show_keys,
+            known, keys, without_replaced(definitions), rules, now=now, show_keys=self._show_keys,
             partner_429s=partner_429s, tenants=tenants_of(self._store).get(id, ()) if known.shared else (),
         )  # fmt: skip
         row, of = replace(row, tenants=heaviest(row.tenants)), RANGES[name]

@@ -37,7 +37,7 @@ from throttlekit._core.waitlist import (
 from throttlekit.stores import Correction, Lease, Slowing, StoreClaim
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore
-from throttlekit.stores.wire import bell_of, encoded
+from throttlekit.stores.wire import bell_of, encode_text
 
 __all__ = ["LIMITS", "NOW_US", "BothStores", "WaitHistory", "stored_list"]
 
@@ -414,7 +414,7 @@ def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
         if waiting:
             (rank, tag, number), id = waiting[0]
             expected.append(f"h{rank:02}{tag:016}{number:012}{name}|{id}")
-    assert sorted(order, key=encoded) == sorted(expected, key=encoded)
+    assert sorted(order, key=encode_text) == sorted(expected, key=encode_text)
 
 
 class _Bound(NamedTuple):

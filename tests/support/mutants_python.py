@@ -82,8 +82,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/_engine/apply_response.py": [
         (
-            "    if said.retry_after is not None and said.status in _DENIED:",
-            "    if said.retry_after is not None:",
+            "    if reported.retry_after is not None and reported.status in _DENIED:",
+            "    if reported.retry_after is not None:",
             ["tests/unit/engine/test_apply_response.py::test_the_strictest_header_is_used"],
         ),
         (

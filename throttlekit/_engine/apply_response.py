@@ -18,7 +18,7 @@ from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Slowing
 
 if TYPE_CHECKING:
-    from throttlekit._engine.response_headers import Reading, Said, Unit
+    from throttlekit._engine.response_headers import Reading, ReportedLimits, Unit
 
 __all__ = ["Allowance", "allowance_of", "apply_response", "claims_of", "limits_by_unit"]
 
@@ -30,7 +30,7 @@ _not_stored = Every()
 
 
 class Allowance(NamedTuple):
-    """At most *units* more, in the next *seconds*."""
+    """The permission to grant at most *units* in the next *seconds*."""
 
     units: int
     seconds: float
@@ -51,12 +51,12 @@ class _Slower(Protocol):
 
 def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]) -> None:
     """Slow *claims* down to the remaining units that *response* reports. If the store does not answer, log that."""
-    said = read_response(response)
+    reported = read_response(response)
     slowings = [
         (each.limit, Slowing(each.claim, allowance.remaining))
         for unit, those in claims.items()
         for each in those
-        if (allowance := allowance_of(said, unit, each.limit))
+        if (allowance := allowance_of(reported, unit, each.limit))
     ]
     try:
         if slowings:
@@ -66,17 +66,17 @@ def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequen
             _log.warning("%s. The rate-limit headers of a response were not applied.", error)
 
 
-def allowance_of(said: Said, unit: Unit, limit: Limit) -> Allowance | None:
+def allowance_of(reported: ReportedLimits, unit: Unit, limit: Limit) -> Allowance | None:
     """
-    Return the strictest allowance that *said* has for *unit*: the fewest units a second. A denial with Retry-After
-    leaves no units. A time of more than an hour counts as an hour, because later responses report more.
+    Return the strictest allowance of *reported* for *unit*: that of the fewest units a second. A denial with
+    Retry-After leaves no units. A time of more than an hour counts as an hour, because later responses report more.
 
     Returns:
         None if *limit* itself admits no more than that.
     """
-    found = [_allowance(each, limit) for each in said.readings if each.unit == unit]
-    if said.retry_after is not None and said.status in _DENIED:
-        found.append(Allowance(0, said.retry_after))
+    found = [_allowance(each, limit) for each in reported.readings if each.unit == unit]
+    if reported.retry_after is not None and reported.status in _DENIED:
+        found.append(Allowance(0, reported.retry_after))
     allowances = [
         Allowance(each.units, min(each.seconds, LONGEST_BY_RESPONSE))
         for each in found
@@ -96,8 +96,8 @@ def _allowance(reading: Reading, limit: Limit) -> Allowance | None:
     if reading.reset is not None:
         return Allowance(units, reading.reset)
     if reading.window is not None:
-        return Allowance(reading.remaining, reading.window)  # the window ends by then
-    # The reset is not known: allow these units during the time that the limit's own rate takes for them.
+        return Allowance(reading.remaining, reading.window)  # the reset is not known, but the window ends by then
+    # The reset is not known. Allow these units during the time that the limit's own rate takes for them.
     return Allowance(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
 
 
@@ -108,7 +108,7 @@ def limits_by_unit(
     Return the limits that the caller named, by unit.
 
     Raises:
-        ConfigurationError: One is not a limit, or has no rate.
+        ConfigurationError: An argument is not a limit, or has no rate.
     """
     named: dict[Unit, Limit | None] = {
         "requests": limit,
@@ -125,7 +125,7 @@ def limits_by_unit(
 def claims_of(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Claim]]:
     """
     Return the claims of *decision* on the *named* limits, under its keys. If the caller named no limit for requests,
-    this is the only other limit of *decision*.
+    the only other limit of *decision* is used for them.
 
     Raises:
         ConfigurationError: *decision* did not charge a named limit, or more than one limit could count requests.

@@ -1,4 +1,4 @@
-"""One call of a limiter's verb, and how its job returns if it is denied: after a delay, or woken by its holder."""
+"""One call of a limiter's method, and how its job returns after a denial: after a delay, or woken by its holder."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Delivery:
     Attributes:
         longest: The longest delay that the framework supports. A job with a longer wait is redelivered after this
             delay and deferred again; it keeps its position.
-        lateness: How late the framework usually delivers.
-        latest: How late the framework delivers in the worst case, if that is more.
-        max_wait: How long a job may wait in total, from its first denial.
-        max_deferrals: How often a job may be denied.
+        lateness: The usual delay of the framework's deliveries.
+        latest: The longest delay of the framework's deliveries, if that is more.
+        max_wait: The longest wait of a job in total, from its first denial.
+        max_deferrals: The number of denials that a job may have.
         expires_in: The time after which the framework discards the job if it has not begun: Dramatiq's `max_age`,
-            Celery's `expires`, RQ's `ttl`. A job that cannot begin before that is redelivered right after it, and the
-            framework discards it in its own way. 0 or less: the job has expired.
+            Celery's `expires`, RQ's `ttl`. A job that cannot begin before that time is redelivered right after it, and
+            the framework discards it in its own way. 0 or less if the job has expired.
         again: Whether the job has run before and waits again. Its position is ahead of jobs that have not run.
         comes_back: Whether a denied job is redelivered. If not, it is denied as a caller without a job and gets no
             position. The job still supplies key, cost, tier and share.
-        waits: How the job waits if it is denied. None: the framework redelivers it after a delay.
+        waits: The job's way to wait if it is denied. If None, the framework redelivers it after a delay.
     """
 
     longest: float = 600.0
@@ -58,12 +58,12 @@ class Delivery:
     waits: Waiting | None = None
 
     def ends_in_us(self, waited_us: int) -> int | None:
-        """Return the time after which a job that has waited for *waited_us* must not wait any longer; None: never."""
+        """Return how much longer a job that has waited for *waited_us* may wait, or None if there is no bound."""
         seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in) + _PAST
         return None if seconds == math.inf else max(0, round(seconds * 1_000_000))
 
     def is_over(self, waited: float, denials: int) -> bool:
-        """Whether a job that has waited for *waited* seconds, after so many *denials*, must stop waiting."""
+        """Whether a job that has waited for *waited* seconds and had *denials* denials must stop waiting."""
         return waited >= self.max_wait or denials > self.max_deferrals
 
     @property
@@ -76,13 +76,13 @@ class Delivery:
         lives_us = self._lives_us()
         return lives_us is None or round(delay * 1_000_000) <= lives_us
 
-    def deferred(self, decision: Decision, waited: float, denials: int) -> Decision:
+    def adjust_denial(self, decision: Decision, waited: float, denials: int) -> Decision:
         """
         Return a denial for an adapter: with a delay that its framework supports, or with the reason "waited too long".
 
         Args:
-            waited: Seconds since the job's first denial.
-            denials: How often it was denied.
+            waited: The seconds since the job's first denial.
+            denials: The number of the job's denials.
         """
         if self.is_over(waited, denials):
             return replace(decision, reason="waited too long", delay=0.0)
@@ -97,7 +97,7 @@ class Delivery:
         )  # fmt: skip
 
     def _lives_us(self) -> int | None:
-        """The time until the last moment at which the job can begin before it expires; None: it does not expire."""
+        """Return the time until the job's last chance to begin before it expires, or None if it does not expire."""
         if self.expires_in == math.inf:
             return None
         return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
@@ -121,7 +121,7 @@ class WaitlistStore(Protocol):
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        """Call *on_wakes* with each bucket and its wakes of *owner*. Returns a function that ends the calls."""
+        """Call *on_wakes* with each bucket and its wakes of *owner*. Return a function that ends the calls."""
         ...
 
 
@@ -161,7 +161,7 @@ class Waiting(NamedTuple):
     Attributes:
         waker: The object that holds the job while it waits.
         item: The object that the waker starts when the job is woken.
-        id: The id on the waitlists of a job that has no id of its own.
+        id: The id on the waitlists, for a job that has no id of its own.
         denied: Whether the message shows that the job was denied before, perhaps in another process. A full queue does
             not reject such a job, even if the store has lost its state.
     """
@@ -178,10 +178,10 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
 
     Attributes:
         limits: The limits as the caller passed them, with all their tiers.
-        job: The job that the call is for, if any.
+        job: The job that the call is for; None if there is none.
         key: The key to count under, in place of the job's.
         cost: The units to charge to every limit, in place of the limits' own.
-        delivery: How the framework redelivers a denied job.
+        delivery: The framework's way to redeliver a denied job.
         peek: Whether the call only looks: it charges and stores nothing.
     """
 
@@ -199,7 +199,7 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
 
     @property
     def waits(self) -> Waiting | None:
-        """How the job waits on waitlists; None if it does not."""
+        """The job's way to wait on waitlists; None if it does not wait on any."""
         return None if self.peek else self.delivery.waits
 
     @property
@@ -219,5 +219,5 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
         return (id(limits[0]), key) if len(limits) == 1 else (*map(id, limits), key)
 
     def on(self, limits: Sequence[Limit]) -> Call:
-        """The same call for other *limits*."""
+        """Return the same call for other *limits*."""
         return self._replace(limits=limits)

@@ -1,4 +1,4 @@
-"""Turn a call into claims and an attempt, for the layers that decide, and turn the store's answer into a decision."""
+"""Convert a call into claims and an attempt, for the layers that decide, and the store's answer into a decision."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass c
         """Whether equal calls may share this claim. False for a slot, because a slot has a holder."""
         return self.plain and not self.claim.algorithm.holder
 
-    def charged(self, at_us: int, use: Use | None) -> Charged:
+    def build_charged(self, at_us: int, use: Use | None) -> Charged:
         limit, _, cost, claim, _ = self
         algorithm = claim.algorithm
         holder = algorithm.holder if cost else ""
@@ -78,7 +78,7 @@ class Attempt(NamedTuple):
     Attributes:
         claims: The call's claims, in the order of its limits.
         request: The request in the form that stores take. It has the same claims, in the same order.
-        began: When the request was sent, by `time.perf_counter`; 0 if no plugin listens.
+        began: The time when the request was sent, by `time.perf_counter`; 0 if no plugin listens.
     """
 
     call: Call
@@ -88,7 +88,7 @@ class Attempt(NamedTuple):
 
 
 class Decider(Protocol):
-    """A layer from the verb down to the pipeline: it decides a call, or passes it down."""
+    """A layer between the limiter's methods and the pipeline. It decides a call, or passes it down."""
 
     def acquire(self, call: Call) -> Decision:
         """
@@ -102,7 +102,7 @@ class Decider(Protocol):
 
 
 class Layer(Protocol):
-    """A layer from the pipeline down to the store: it answers an attempt, or passes it down."""
+    """A layer between the pipeline and the store. It answers an attempt, or passes it down."""
 
     def decide(self, attempt: Attempt) -> Answer:
         """
@@ -115,7 +115,7 @@ class Layer(Protocol):
 
 
 class Rest:
-    """The claims of an attempt that the layer below decides, as a store. This part is always decided last."""
+    """The claims of an attempt that the layer below decides, with the methods of a store. It is always decided last."""
 
     def __init__(self, attempt: Attempt, numbers: Sequence[int], layer: Layer) -> None:
         self._attempt, self._numbers, self._layer = attempt, numbers, layer
@@ -128,11 +128,11 @@ class Rest:
         return self._layer.decide(self._attempt._replace(claims=mine, request=request))
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
-        """Do nothing: the last part is charged only after all others have granted, so it has nothing to return."""
+        """Do nothing. The last part is charged only after all others have granted, so it has nothing to return."""
 
 
 class Plugins(Protocol):
-    """The values that plugins may set for a job under a limit. None: the plugin sets nothing."""
+    """The values that plugins may set for a job under a limit. A plugin that sets nothing returns None."""
 
     def key(self, job: Job, limit: Limit) -> str | None: ...
 
@@ -144,13 +144,13 @@ class ClaimResolver:
     Resolves the claims of a call: the limit of the job's tier, the key and the cost.
 
     Args:
-        plugins: Their keys and costs override those of the limits. None: no plugin has such a hook.
+        plugins: The plugins, whose keys and costs override those of the limits. None if no plugin has such a hook.
 
     Attributes:
         registry: The limits that are known by name.
-        questions: Values that the pipeline remembers by `Call.question`, while the limits are known.
-        made: How many claims were built and not taken from the memory.
-        weight_of: Returns the weight that live control has set for a tenant of a limit. None: there is no live control.
+        questions: The values that the pipeline remembers by `Call.question`, while the limits are known.
+        made: The number of claims that were built, and not found in the cache.
+        weight_of: Returns the weight that live control has set for a tenant of a limit. None without live control.
     """
 
     def __init__(self, registry: LimitRegistry, plugins: Plugins | None = None) -> None:
@@ -220,7 +220,7 @@ class ClaimResolver:
         Return the claims of *call*, in the order of its limits.
 
         Args:
-            remember: Return the same object for equal claims, so that the store can reuse its encoded form.
+            remember: Whether to return the same object for equal claims, so that the store can reuse its encoded form.
 
         Raises:
             ConfigurationError: A key, a tier or a cost cannot be resolved, or is invalid.
@@ -259,7 +259,7 @@ class ClaimResolver:
         return template
 
     def _remember(self, cache_key: object, claim: Claim) -> None:
-        """Keep *claim* when it is built a second time: most claims that are built once are never needed again."""
+        """Cache *claim* when it is built a second time, because most claims are needed only once."""
         self.made += 1
         mark = hash(cache_key)
         if mark not in self._met:
@@ -302,7 +302,7 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     Build the request of *call* for *claims*.
 
     Args:
-        waited: How long the job waited before it ran, if it waits again.
+        waited: The job's wait before it ran, if it waits again.
     """
     store_claims, delivery, waits = [each.claim for each in claims], call.delivery, call.delivery.waits
     if waits is not None and not call.peek:
@@ -332,9 +332,9 @@ def decision_from(answer: Answer, claims: Sequence[Claim], waited: Waited = NOT_
     allowed = reason is Reason.ALLOWED
     charged: tuple[Charged, ...] = ()
     if allowed and len(claims) == 1:
-        charged = (claims[0].charged(asked_us[0], answer.uses[0]),)
+        charged = (claims[0].build_charged(asked_us[0], answer.uses[0]),)
     elif allowed:
-        charged = tuple(map(Claim.charged, claims, asked_us, answer.uses))
+        charged = tuple(map(Claim.build_charged, claims, asked_us, answer.uses))
         least = 2.0
         for number, (claim, use, at_us) in enumerate(zip(claims, answer.uses, asked_us, strict=True)):
             left = 1.0 if use is None else claim.limit.rule.remaining(use, at_us) / claim.limit.capacity

@@ -48,7 +48,7 @@ class EventDispatcher:
     The hooks of a limiter's plugins, as methods.
 
     Attributes:
-        decisions: Whether a plugin listens to each decision.
+        decisions: Whether a plugin listens to decisions.
         configures_claims: Whether a plugin may change the keys or costs of jobs.
         configures_limits: Whether a plugin may add limits to jobs.
         bodies: Whether a plugin listens to the bodies of jobs.
@@ -73,7 +73,7 @@ class EventDispatcher:
     # What plugins configure
 
     def limits(self, job: Job) -> tuple[Limit, ...]:
-        """Return the limits that plugins add to *job*, each name once."""
+        """Return the limits that plugins add to *job*, without duplicate names."""
         added: dict[str, Limit] = {}
         for advice in self._limits.all_of(_limits_in, job=job):
             for limit in advice:
@@ -81,17 +81,17 @@ class EventDispatcher:
         return tuple(added.values())
 
     def key(self, job: Job, limit: Limit) -> str | None:
-        """Return the key that a plugin sets for *job* under *limit*; None: use the limit's own."""
+        """Return the key that a plugin sets for *job* under *limit*, or None to use the limit's own."""
         return self._key.first_of(key_text, job=job, limit=limit)
 
     def cost(self, job: Job, limit: Limit) -> int | None:
-        """Return the cost that a plugin sets for *job* under *limit*; None: use the limit's own."""
+        """Return the cost that a plugin sets for *job* under *limit*, or None to use the limit's own."""
         return self._cost.first_of(limit.given_cost, job=job, limit=limit)
 
     def failure_policy(
         self, error: StoreUnavailable, claims: Sequence[Claim], job: Job | None
     ) -> OnStoreFailure | None:
-        """Return the policy that a plugin selects for a call that got no answer; None: use each limit's own."""
+        """Return the policy that a plugin selects for a call without an answer, or None to use each limit's own."""
         if not self._policy.functions:
             return None
         event = StoreFailing(_error_name(error), _shared_limits(claims), job)
@@ -132,7 +132,7 @@ class EventDispatcher:
             )
         )
 
-    def decided_without_store(self, attempt: Attempt, decision: Decision, error: StoreUnavailable) -> None:
+    def emit_decided_without_store(self, attempt: Attempt, decision: Decision, error: StoreUnavailable) -> None:
         """Emit a *decision* that was made because the store gave no usable answer."""
         limits = tuple([claim.limit for claim in attempt.claims])
         took = time.perf_counter() - attempt.began if error.called else None
@@ -212,7 +212,7 @@ class _Observers:
 
 
 class _Advisers:
-    """The plugins that return values for one hook. A failure or an invalid value is logged and skipped."""
+    """The plugins that return values for one hook. Failures and invalid values are logged and skipped."""
 
     __slots__ = ("_failed", "_name", "functions")
 
@@ -234,7 +234,7 @@ class _Advisers:
                 yield found
 
     def first_of(self, read: Callable[[Any], _T], **arguments: object) -> _T | None:
-        """Return the first valid value, converted by *read*; None if there is none."""
+        """Return the first valid value, converted by *read*, or None if there is none."""
         return next(self.all_of(read, **arguments), None)
 
 

@@ -20,9 +20,9 @@ from throttlekit.stores.base import Store
 __all__ = ["OutageDelays", "decide_without_store"]
 
 _SPREAD = 0.25
-"""Seconds over which the retries of denied jobs are spread."""
+"""The seconds over which the retries of denied jobs are spread."""
 _SOON_MOST = 100
-"""How many of the jobs that a process denies within one second return after about a second."""
+"""The number of jobs, of those that a process denies within one second, that return after about a second."""
 _LATER_S = (2.5, 2.9)
 """The shortest and longest delay of the other jobs, in seconds: long enough that an adapter holds them."""
 
@@ -84,7 +84,7 @@ def decide_without_store(
     if any(each.cost > each.limit.capacity for each in here):
         return outcome, unknown
     if here:
-        # No job waits in this process: it keeps the position that it has in the store.
+        # No job waits in this process, because a job keeps its position in the store.
         found = decision_from(in_process.decide([each.claim for each in here], WITHOUT_JOB), here)
         if not found.allowed:
             delay = min(delay, found.delay) if found.delay else delay
@@ -94,13 +94,13 @@ def decide_without_store(
         decision = replace(unknown, allowed=True, retry_after=0.0, delay=0.0)
     for each, policy in zip(shared, policies, strict=True):
         if policy == "open":
-            # The decision names a limit that charged nothing, if there is one: `charges_to_settle` relies on that.
+            # The decision names a limit that charged nothing, if there is one, because `charges_to_settle` relies on that.
             return outcome, replace(decision, limit=each.limit, key=each.key, cost=each.cost, remaining=0)
     return outcome, decision
 
 
 def _share(claim: Claim) -> Claim | None:
-    """Return the same claim on this process's share of the limit; None if it has no share."""
+    """Return the same claim on this process's share of the limit, or None if it has no share."""
     share = claim.limit.local_part
     if share is None:
         return None

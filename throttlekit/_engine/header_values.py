@@ -1,4 +1,4 @@
-"""Parse the values of response headers: numbers, resets, durations, dates, lists. Pure; no value raises an error."""
+"""Parse the values of response headers: numbers, resets, durations, dates and lists. No value raises an error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["Fields", "Policy", "fold", "number_in", "parameters_in", "policies_i
 
 _LONGEST_TEXT = 1000
 _MOST = 10**15
-_SMALLEST_INSTANT = 1_000_000_000  # from here on a reset is not in seconds from now, but in seconds since 1970 …
-_SMALLEST_IN_MILLISECONDS = 100_000_000_000  # … and from here on in milliseconds since 1970
+_SMALLEST_INSTANT = 1_000_000_000  # a reset of this size is not in seconds from now, but in seconds since 1970 …
+_SMALLEST_IN_MILLISECONDS = 100_000_000_000  # … and one of this size is in milliseconds since 1970
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ms|[smhd]))+", re.ASCII)
 _PART = re.compile(r"([0-9.]+)(ms|[smhd])", re.ASCII)
@@ -37,7 +37,7 @@ class Fields:
 
     Args:
         texts: The values by their names in lower case.
-        now: Seconds since 1970, for a response without a Date.
+        now: The time in seconds since 1970, for a response without a Date.
 
     Attributes:
         status: The status of the response; None if it is not known.
@@ -60,7 +60,7 @@ class Fields:
         self.unreadable.append(name)
 
     def units(self, name: str, *, least: bool = True) -> int | None:
-        """Return whole units of at least 0. Of several numbers, the smallest; the first if not *least*."""
+        """Return a whole number of at least 0. Of several numbers, return the smallest if *least*, or the first."""
         numbers = self._numbers(name)
         if numbers and min(numbers) >= 0:
             return whole(min(numbers) if least else numbers[0])
@@ -70,8 +70,8 @@ class Fields:
 
     def reset(self, name: str) -> float | None:
         """
-        Return the seconds until a reset, which may have any form: seconds, a time in seconds or milliseconds since
-        1970, a duration like 6m0s, a date of ISO 8601 or HTTP. Of several numbers, the latest. None if it is past.
+        Return the seconds until a reset, which may be given in seconds, as a time in seconds or milliseconds since
+        1970, as a duration like 6m0s, or as a date of ISO 8601 or HTTP. Of several, the latest. None if it is past.
         """
         text, numbers = self.text(name), self._numbers(name)
         if not text:
@@ -98,7 +98,7 @@ class Fields:
         return found if found is not None and found >= 0 else None
 
     def window(self, *names: str) -> float | None:
-        """Return the parameter w of the first of *names* that has it, as in `100;w=60`."""
+        """Return the parameter w, as in `100;w=60`, of the first header of *names* that has it."""
         return next((found for name in names if (found := parameters_in(self.text(name)).get("w", 0)) > 0), None)
 
     def _numbers(self, name: str) -> list[float] | None:
@@ -135,7 +135,7 @@ def fold(headers: Any, names: Collection[str]) -> dict[str, str]:
             if key in names and value is not None and len(text := _text(value).strip()) <= _LONGEST_TEXT:
                 texts[key] = f"{texts[key]}, {text}" if texts.get(key) else text
     except Exception:
-        return texts  # an object that is no header ends the list
+        return texts  # an object that is not a header ends the list
     return texts
 
 
@@ -193,7 +193,7 @@ def _duration(text: str) -> float | None:
 
 
 def _iso(text: str) -> float | None:
-    """Parse a time of ISO 8601, which has at least minutes. Without a zone it is UTC."""
+    """Parse a time of ISO 8601 that has at least minutes. A time without a zone is in UTC."""
     found = _ISO.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Limits for code outside a job: `hold` and `wait` block until the limits have room."""
+"""Limits for code outside a job: `hold` and `wait` block until the limits grant the request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Verbs(Holder, Protocol):
 
     @property
     def waker(self) -> Waker[Callable[[], None]]:
-        """Wakes the callers of this process that wait in place."""
+        """The waker of the callers in this process that wait in place."""
         ...
 
     def cancel(self, decision: Decision) -> None: ...
@@ -140,7 +140,7 @@ class Hold:
 
     def refuse_slots(self) -> None:
         """
-        Refuse to wait for slots, which only the end of a `with` releases.
+        Reject limits that grant slots, because only the end of a `with` releases slots.
 
         Raises:
             ConfigurationError: One of the limits grants slots.
@@ -153,7 +153,7 @@ class Hold:
 
     def refuse_in_loop(self, remedy: str) -> None:
         """
-        Refuse to wait in a thread with an event loop: the wait would block the tasks that it may depend on.
+        Reject a wait in a thread with an event loop, because it would block the tasks that it may depend on.
 
         Raises:
             ConfigurationError: An event loop runs in this thread.
@@ -192,7 +192,7 @@ class Hold:
         return running
 
     def _request_unless_left(self, wake: Callable[[], None]) -> Decision | None:
-        """Like `_request`; None if the caller was cancelled before this thread began."""
+        """Like `_request`, but return None if the caller was cancelled before this thread began."""
         with self._deciding:
             if self._gave_up:
                 return None

@@ -1,4 +1,4 @@
-"""Renew leases while their jobs run: one thread for each store, one round trip for all leases."""
+"""Renew leases while their jobs run, with one thread for each store, and one round trip for all leases."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _RETRY_SHARE = 1 / 10
 
 
 _IDLE_SECONDS = 5.0
-"""Seconds without a lease until the thread ends."""
+"""The seconds without a lease after which the thread ends."""
 
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A lease, when its next renewal is due, and whether it was ever renewed. Seconds of the monotonic clock."""
+    """A lease, and the state of its renewal. Times are in seconds of the monotonic clock."""
 
     lease: Lease
     seconds: float
@@ -56,8 +56,8 @@ class Heartbeat:
     """
     Renews each lease whenever a third of its time is over, until it is dropped.
 
-    Its thread starts with the first lease, sleeps while there is none, and ends after some seconds without any, so
-    that a limiter that is no longer used does not keep a thread.
+    The thread starts with the first lease, and ends after some seconds without a lease, so that a limiter that is no
+    longer used does not keep a thread.
 
     Args:
         renew: Renews leases in the store. Returns, for each lease, whether its holder has a slot.
@@ -74,8 +74,8 @@ class Heartbeat:
 
         Args:
             on_lost: Called once, in the heartbeat's thread, when the store reports that others have all slots, or has
-                not answered for the time of the lease. Renewals go on all the same: if a slot becomes free, the
-                lease takes it again.
+                not answered for the time of the lease. Renewals continue, and take a slot again if one becomes
+                free.
         """
         known, now = self._known, time.monotonic()
         with known.changed:
@@ -87,7 +87,7 @@ class Heartbeat:
 
     def drop(self, lease: Lease) -> bool:
         """
-        Stop renewing *lease*. Once this returns, no renewal is in progress that could take it again.
+        Stop renewing *lease*. When this returns, no renewal is in progress that could take the slot again.
 
         Returns:
             Whether the lease was ever renewed.
@@ -119,7 +119,7 @@ class Heartbeat:
                     kept.on_lost()
 
     def _renew_all(self, every: Sequence[_Kept]) -> list[_Kept]:
-        """Renew all leases. Return those that are lost and were not reported before."""
+        """Renew all leases. Return the lost ones that were not reported before."""
         began_at = time.monotonic()
         for kept in every:
             kept.was_renewed = True
@@ -138,12 +138,12 @@ class Heartbeat:
 
     def _renew_each(self, every: Sequence[_Kept]) -> Sequence[bool | None]:
         """
-        Return the store's answer for each lease; None: it gave none.
+        Renew all leases in one request. Return the store's answer for each, or None if there was none.
 
-        All are renewed in one request. If that fails, each bucket is renewed separately: an unavailable node of a
-        cluster, or a key of another type, must not cost all others their slots.
+        If the request fails, each bucket is renewed separately, so that an unavailable node of a cluster, or a key of
+        another type, does not cost all other leases their slots.
         """
-        with suppress(Exception):  # a store may raise any error; the thread must go on
+        with suppress(Exception):  # a store may raise any error, and the thread must continue
             answers = self._renew([kept.lease for kept in every])
             if len(answers) == len(every):
                 return answers
@@ -177,7 +177,7 @@ class Leases:
             self._heartbeats[_in_process(each)].keep(_lease(each), limit.lease, partial(on_lost, each.limit))
 
     def hand_over(self, decision: Decision, pid: int) -> Decision:
-        """Stop renewing leases that process *pid* renews now. Return *decision* with those still to release here."""
+        """Stop renewing leases that process *pid* renews now. Return *decision* with the leases to release here."""
         elsewhere = pid != os.getpid()
 
         def stays(each: Charged) -> bool:
@@ -192,12 +192,12 @@ class Leases:
         Release the slots that are *held*. A workflow keeps its slot, unless the workflow is *done*.
 
         Args:
-            ran: Whether the job has run. If so, the time for which it held its slots counts for the mean hold.
+            ran: Whether the job has run. Then the time for which it held its slots counts for the mean hold.
 
         Raises:
             StoreUnavailable: The store did not answer. The release is retried until the store answers.
         """
-        for in_process in (True, False):  # first the store that always answers: the other may raise
+        for in_process in (True, False):  # first the store that always answers, because the other may raise
             those = [each for each in held if _in_process(each) is in_process]
             for each in those:
                 self._heartbeats[in_process].drop(_lease(each))

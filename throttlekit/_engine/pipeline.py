@@ -1,4 +1,4 @@
-"""From a call to a decision: resolve the claims, send them to the layers below, and turn the answer into a decision."""
+"""Decide a call: resolve its claims, send them to the layers below, and convert the answer into a decision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Count", "History", "Pipeline", "begins_in"]
 
 _MOST_REMEMBERED = 10_000
 Count = Callable[[Decision, Sequence[Claim], Answer, Waited, "Job | None"], None]
-"""Counts a decision of the store. Takes the decision, the claims, the answer, how long the job waited, and the job."""
+"""A function that counts a decision of the store. Arguments: the decision, its claims and answer, the wait, the job."""
 
 
 class Pipeline:
@@ -36,7 +36,7 @@ class Pipeline:
 
     Args:
         layer: The top layer of those that decide an attempt.
-        count: Counts the store's decisions, for the fleet.
+        count: A function that counts the store's decisions for the fleet.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Pipeline:
             waited = self.history.before(call.job.id, again=call.delivery.again)
         attempt = Attempt(call, claims, build_request(call, claims, waited), began)
         if question is not None and owned and made == resolver.made and all(each.is_anyones for each in claims):
-            resolver.remember(question, attempt)  # it keeps its limits alive, so their ids are not reused
+            resolver.remember(question, attempt)  # it references its limits, so their ids are not reused
         return attempt
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Answer | Exception]:
@@ -107,7 +107,7 @@ class Pipeline:
         dated: dict[int, Attempt] = {}
         for number in together:
             try:
-                dated[number] = self._stores.calendar.dated(attempts[number], self._stores.shared)
+                dated[number] = self._stores.calendar.correct_offsets(attempts[number], self._stores.shared)
             except Exception as error:
                 answers[number] = error
         if dated:
@@ -136,7 +136,7 @@ class Pipeline:
 
     def conclude(self, attempt: Attempt, answer: Answer) -> Decision:
         """
-        Turn *answer* into the decision for the caller: count it for the fleet, let a denied job wait, or end its
+        Convert *answer* into the decision for the caller. Count it for the fleet, let a denied job wait or end its
         waiting, and emit the events.
         """
         job, waits = attempt.call.waiting, attempt.call.delivery.waits
@@ -180,8 +180,8 @@ class Pipeline:
 
     def where(self, call: Call, claims: Sequence[Claim]) -> Where | None:
         """
-        Return where a job that its framework redelivers after a delay waits; None: on no list, or no store answers. A
-        job without an entry for any of *claims* gets a position on each shared list, unless the call only peeks.
+        Return where a job waits that its framework redelivers after a delay. Return None if it is on no list, or no
+        store answers. A job without an entry gets a position on each shared list of *claims*, unless the call peeks.
         """
         if not claims or not call.id:
             return None
@@ -197,11 +197,11 @@ class Pipeline:
         self, call: Call, waits: Waiting, decision: Decision, waited: Waited, *, units: Sequence[StoreClaim], stops: str
     ) -> Decision:
         """
-        Hold a job that something other than a store denies, or end its waiting. Emits the event.
+        Hold a job that something other than a store denies, or end its waiting. Emit the event.
 
         Args:
             units: The job's claims, of one unit each.
-            stops: The bucket whose jobs are all stopped; "": only this job is.
+            stops: The bucket whose jobs are all stopped; "" if only this job is stopped.
         """
         seconds = waited.for_us / 1_000_000
         if call.delivery.is_over(seconds, waited.denials):
@@ -214,13 +214,13 @@ class Pipeline:
         return decision
 
     def defer(self, call: Call, job: Job, decision: Decision, waited: Waited, claims: Sequence[StoreClaim]) -> Decision:
-        """Return the denial of *job* with a delay that its framework supports, or end its waiting. Emits the event."""
+        """Return the denial of *job* with a delay that its framework supports, or end its waiting. Emit the event."""
         seconds = waited.for_us / 1_000_000
-        decision = call.delivery.deferred(decision, seconds, waited.denials)
+        decision = call.delivery.adjust_denial(decision, seconds, waited.denials)
         if not decision.final:
             self.events.emit_deferred(job, decision)
         elif job.id:
-            with suppress(StoreUnavailable):  # otherwise it is removed when it would be woken
+            with suppress(StoreUnavailable):  # without an answer, the job is removed when it would be woken
                 self._stores.forget(claims, [job.id], call.delivery.owner)
         return decision
 
@@ -248,13 +248,13 @@ class Pipeline:
         if waits is not None and decision.allowed:
             waits.waker.leave_lists(id, units)
         elif waits is not None:
-            # The job keeps only its positions: other stores may admit other jobs while it waits for this one.
+            # The job keeps only its positions, so other stores may admit other jobs while it waits for this store.
             in_us, before = round(decision.delay * 1_000_000), waits.waker.waited_of(id)
             known = before._replace(claim=None) if before.denials else None
             ends_in_us = attempt.request.requester.max_wait_us
             waits.waker.hold(id, waits.item, in_us, known, ends_in_us=ends_in_us, claims=units)
         if self.events.decisions:
-            self.events.decided_without_store(attempt, decision, error)
+            self.events.emit_decided_without_store(attempt, decision, error)
         return decision
 
 
@@ -271,7 +271,7 @@ def _waited_too_long(decision: Decision) -> Decision:
 
 
 def begins_in(answer: Answer) -> float:
-    """Return the seconds until the body may begin, of a woken job that was granted a little before its time."""
+    """Return the seconds until the body may begin, for a woken job that was granted a little before its time."""
     return max(0, answer.retry_us - answer.now_us) / 1_000_000
 
 
@@ -289,7 +289,7 @@ class History:
     Remembers the last 10 000 jobs that their framework redelivered after a delay and that were then granted.
 
     Args:
-        clock_us: For tests: this process's own time in microseconds.
+        clock_us: For tests: returns this process's own time in microseconds.
     """
 
     def __init__(self, *, clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000) -> None:
@@ -300,7 +300,7 @@ class History:
         self._again: set[str] = set()
 
     def note(self, id: str, waited: Waited, *, again: bool = False) -> None:
-        """Note that a job was granted, or, with *again*, that it waits again without an entry in a store."""
+        """Record that a job was granted, or, if *again*, that it waits again without an entry in a store."""
         if not id or not (waited.denials or id in self._known):
             return
         with self._lock:
@@ -316,11 +316,11 @@ class History:
                 self._again.discard(oldest)
 
     def before(self, id: str, *, again: bool) -> Waited:
-        """Return how long a job had waited before its current request. *again*: it ran, and received a 429."""
+        """Return how long a job had waited before its current request. If *again*, it ran, and received a 429."""
         return self.of(id) if again or id in self._again else NOT_WAITED
 
     def of(self, id: str) -> Waited:
-        """Return how long a job has waited, including its run; zeros if it is not known to have waited."""
+        """Return how long a job has waited, including its run, or zeros if no wait is known."""
         with self._lock:
             granted, waited = self._known.get(id, (0, NOT_WAITED))
         if not waited.denials:

@@ -1,4 +1,4 @@
-"""Check the plugins and the store of a new limiter. Also the plugins that throttlekit includes."""
+"""Check the plugins and the store of a new limiter. This module also has the plugins that throttlekit includes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ __all__ = [
 _log = logging.getLogger("throttlekit")
 _MEMORY, _URL = "memory://", "THROTTLEKIT_URL"
 DEFAULT_STORE = f"${_URL}, else {_MEMORY}"
-"""A placeholder for the store of a limiter that is made without one."""
+"""The placeholder for the store of a limiter that is created without one."""
 _ADDRESS = re.compile(r"(localhost|\d+(\.\d+){3})(:\d{1,5})?(/\d+)?|[\w.-]+:6379(/\d+)?", re.ASCII)
-"""The address of a server. An error may show it, because a text of this form is not a password."""
+"""The address of a server. An error may show such a text, because it is not a password."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
 _SERVERS = ("redis", "rediss", "valkey", "valkeys")
 _STORE_METHODS = [name for name, each in vars(Store).items() if callable(each) and not name.startswith("_")]
@@ -49,7 +49,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     Return a manager with the built-in plugins, the installed ones, and *plugins*.
 
     Raises:
-        ConfigurationError: One of them is not a plugin, is given twice, or cannot be loaded.
+        ConfigurationError: An object is not a plugin, is given twice, or cannot be loaded.
     """
     if isinstance(plugins, str) or not isinstance(plugins, Sequence):
         raise ConfigurationError(f"plugins= takes a list, not {type(plugins).__name__}: {_GIVE_A_LIST}")
@@ -97,7 +97,8 @@ def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
     Return *store*, or the store that a plugin makes from a URL. `DEFAULT_STORE` means the URL of the environment.
 
     Raises:
-        ConfigurationError: It is not a store. The message shows only a URL's scheme: the rest may have a password.
+        ConfigurationError: *store* is not a store. Of a URL, the message shows only the scheme, because the rest may
+            contain a password.
     """
     if store is DEFAULT_STORE:
         store = os.environ.get(_URL) or _MEMORY
@@ -199,7 +200,7 @@ class DeferralLog:
     The first deferral of a limit is logged at once, so that the log shows why a queue waits.
 
     Args:
-        wall: The clock for the times in log lines, in seconds since 1970.
+        wall: Returns the time for log lines, in seconds since 1970.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class DeferralLog:
                 event.job.id, event.job.name, delay, limit, reason, decision.deferrals, extra=_fields(event),
             )  # fmt: skip
         if reason == "store unavailable":
-            return  # the limit is not the cause: the breaker logs the outage
+            return  # the limit is not the cause, and the breaker logs the outage
         if (count := self._deferrals.one_more(limit)) and _logs_summary(self._log, limit):
             until = time.strftime("%H:%M:%S UTC", time.gmtime(self._wall() + delay))
             more = f" {count} were deferred since the last such line." if count > 1 else ""
@@ -257,7 +258,7 @@ class UnchargedLog:
 
 
 class SlotLostLog:
-    """Logs a warning for each slot that a job lost while it ran: one job more than the limit allows may run."""
+    """Logs a warning for each slot that a job lost while it ran, because one job more than the limit allows may run."""
 
     @hookimpl
     def throttlekit_slot_lost(self, event: SlotLost) -> None:
@@ -285,8 +286,8 @@ class ShadowLog:
 
 class RateLimitLog:
     """
-    Logs a warning for each 429 that pauses a limit, at most once per limit per *every* seconds, with the number of the
-    others: a partner may respond 429 without a pause.
+    Logs a warning for a 429 that pauses a limit, at most once per limit per *every* seconds, with the number of the
+    other 429s, because a partner may respond 429 continuously.
     """
 
     def __init__(self, every: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:

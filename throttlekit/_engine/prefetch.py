@@ -1,4 +1,4 @@
-"""Prefetched units: spend units that this process took in advance, and take more with its next request."""
+"""Spend prefetched units, which this process took in advance, and take more with its next request."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from throttlekit.stores.parts import Part, decide_in_parts
 __all__ = ["PrefetchedCalls", "Prefetcher"]
 
 _Name: TypeAlias = "tuple[str, PrefetchQuota, Bucket]"
-# The rate (`Bucket`) is part of the name: the demand at an earlier rate does not show how much to take now.
+# The rate (`Bucket`) is part of the name, because the demand at an earlier rate does not show how much to take now.
 _NOTHING = Answer(Reason.ALLOWED, 0, 0, 0, ())
 
 _AHEAD = Requester(Caller.WITHOUT_JOB, max_wait_us=0)
 
 _MOST_ENTRIES = 1024
-"""Maximum entries per process; the least recently refilled is evicted."""
+"""The most entries per process. After that, the least recently refilled entry is evicted."""
 
 
 def _clock_us() -> Callable[[], int]:
-    """Return a clock that runs while the machine sleeps, if there is one: units must not outlive their lease."""
+    """Return a clock that runs while the machine sleeps, if available, so that units do not outlive their lease."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         clock, name = time.clock_gettime_ns, time.CLOCK_BOOTTIME
         return lambda: clock(name) // 1000
@@ -81,7 +81,7 @@ class Prefetcher:
 
     Args:
         below: Decides claims without prefetched units.
-        clock_us: For tests: the time in microseconds.
+        clock_us: For tests: returns the time in microseconds.
     """
 
     def __init__(self, below: Layer, *, clock_us: Callable[[], int] | None = None) -> None:
@@ -92,8 +92,8 @@ class Prefetcher:
 
     def spend(self, call: Call) -> Decision | None:
         """
-        Decide a simple call without resolving its claims: it has one limit with a fixed cost, one rate, and the scope
-        "global", and its job has not waited. None: the other layers must decide.
+        Decide a simple call without resolving its claims. Such a call has one limit with a fixed cost, one rate, and
+        the scope "global", and its job has not waited. Return None if the other layers must decide.
 
         Raises:
             ConfigurationError: The key cannot be resolved.
@@ -150,7 +150,7 @@ class Prefetcher:
         request = attempt.request
         return decide_in_parts(parts, request.claims, request.requester, attempt=request.attempt, in_order=True)
 
-    def passed(self) -> list[tuple[Limit, str, int, int]]:
+    def take_grants(self) -> list[tuple[Limit, str, int, int]]:
         """
         Return the grants of `spend` since the last call: limit, bucket, jobs, units. An entry that was dropped in the
         meantime is not counted.
@@ -173,7 +173,7 @@ class Prefetcher:
             self._forget(lambda name: name[0] in names)
 
     def close(self) -> None:
-        """Drop all prefetched units. They are lost: see `throttlekit._core.local_quota`."""
+        """Drop all prefetched units, which are lost; see `throttlekit._core.local_quota`."""
         self._forget(lambda name: True)
 
     def _forget(self, meant: Callable[[_Name], bool]) -> None:
@@ -183,7 +183,7 @@ class Prefetcher:
                 _drop(held, entry)
 
     def refill(self, attempt: Attempt) -> Answer:
-        """Pass *attempt* down, with units to prefetch if that saves requests; if that is denied, without them."""
+        """Pass *attempt* down, with units to prefetch if that saves requests. If that is denied, retry without them."""
         claims, request = attempt.claims, attempt.request
         if request.requester.caller is Caller.PEEK:
             return self._below.decide(attempt)
@@ -226,7 +226,7 @@ class Prefetcher:
         with held.lock:
             for number, entry in entries.items():
                 if held.entries.get(entry.name) is not entry:
-                    continue  # the entry was dropped in the meantime: the new units are lost
+                    continue  # the entry was dropped in the meantime, so the new units are lost
                 claim, quota = claims[number], entry.quota
                 use, at_us = answer.uses[number], answer.asked_us[number] if answer.asked_us else answer.now_us
                 remaining = claim.limit.remaining(use, at_us) if use is not None else 0
@@ -242,7 +242,7 @@ class Prefetcher:
 
 class PrefetchedCalls:
     """
-    The part of prefetching above the pipeline: decides a call from prefetched units before its claims are resolved.
+    The layer above the pipeline, which decides a call from prefetched units before its claims are resolved.
 
     Args:
         below: Decides the other calls.
@@ -260,7 +260,7 @@ class PrefetchedCalls:
         return self._below.acquire(call)
 
     def spend(self, call: Call) -> Decision | None:
-        """Like `Prefetcher.spend`, with its event. None if a plugin must configure the job's claims."""
+        """Like `Prefetcher.spend`, but emit the event. Return None if a plugin must configure the job's claims."""
         if call.job is not None and self._events.configures_claims:
             return None
         decision = self.prefetcher.spend(call)
@@ -270,7 +270,7 @@ class PrefetchedCalls:
 
 
 class _Spent:
-    """Prefetched units for one claim of a call. It acts as the store of that part of the call."""
+    """The prefetched units for one claim of a call, with the methods of a store that decides this part of the call."""
 
     def __init__(self, held: _Held, entry: _Entry, cost: int) -> None:
         self._held, self._entry, self._cost = held, entry, cost
@@ -306,7 +306,7 @@ def _has_waited(request: Request) -> bool:
 
 
 def _name(claim: Claim) -> _Name | None:
-    """Return the name of the entry that *claim* is spent from; None if there is none."""
+    """Return the name of the entry from which *claim* is spent, or None if there is none."""
     lease = claim.limit.prefetch_quota
     if lease is None or claim.cost == 0:
         return None
@@ -315,7 +315,7 @@ def _name(claim: Claim) -> _Name | None:
 
 
 def _entry(held: _Held, name: _Name, limit: Limit) -> _Entry:
-    """Return the entry of *name*, which is now the last to be evicted."""
+    """Return the entry of *name*, and make it the last one to be evicted."""
     entry = held.entries.pop(name) if name in held.entries else _Entry(name, limit)
     held.entries[name] = entry
     if len(held.entries) > _MOST_ENTRIES:

@@ -12,7 +12,7 @@ from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
-    from throttlekit._engine.response_headers import Said
+    from throttlekit._engine.response_headers import ReportedLimits
 
 __all__ = ["LONGEST_BY_RESPONSE", "LONGEST_PAUSE", "RateLimited", "read_response"]
 
@@ -26,15 +26,15 @@ _unreadable = Every()
 
 class RateLimited(ThrottleError):
     """
-    The body of a throttled job raises this after the service downstream has answered 429, or 503 with Retry-After.
+    The body of a throttled job raises this after the partner has answered 429, or 503 with Retry-After.
 
-    In the whole fleet, the key that the job was counted under then admits no job until *retry_after* is over. A longer
-    pause that is in force remains. Units count as used evenly until then, so no burst follows. The job is deferred
-    until the end of the pause and runs again, which does not count as a retry. Its `max_wait` limits how often that may
-    happen. In a job without limits, this is an error like any other.
+    Then the key that the job was counted under is paused for *retry_after* in the whole fleet. A longer pause that is
+    in force remains. No burst follows the pause, because units count as used evenly until its end. The job is deferred
+    until the end of the pause and runs again, which does not count as a retry. The job's `max_wait` limits how often
+    that may happen. In a job without limits, this is an error like any other.
 
     Args:
-        retry_after: Seconds, or a timedelta, until downstream accepts requests again. Default: 30 seconds.
+        retry_after: Seconds, or a timedelta, until the partner accepts requests again. Default: 30 seconds.
         limit: The limit of the job that is paused, or its name. Default: the job's `throttle_on_429`, or all of its
             limits except concurrency limits. By default, `adapt=ByLatency(…)` also reduces the slots of the latter.
 
@@ -72,29 +72,29 @@ class RateLimited(ThrottleError):
         longest: float = LONGEST_BY_RESPONSE,
     ) -> RateLimited:
         """
-        Read when to retry from a response of requests, httpx, aiohttp or urllib, or any object with `.headers`.
+        Make the error from a response of requests, httpx, aiohttp or urllib, or any object with `.headers`.
 
-        Retry-After counts first, then the resets of the dialects that docs/how-to-headers.md lists, in their order.
-        Dates are read relative to the response's own Date, so a wrong local clock does no harm. A value that cannot be
-        read, is negative or is in the past is ignored. Without a response, such as None, *default* is used.
+        The retry time is that of Retry-After, otherwise the first reset of the dialects in docs/how-to-headers.md, in
+        their order. Dates are read relative to the response's own Date, so a wrong local clock does no harm. A value
+        that is unreadable, negative or in the past is ignored. If *response* is no response, *default* is used.
 
         Args:
             limit: As for `RateLimited`.
             default: Seconds to wait if the response does not report a time.
-            longest: The most seconds to wait, because a pause stops the whole fleet.
+            longest: The most seconds to wait. It has a bound because a pause stops the whole fleet.
         """
         seconds = read_response(response).wait
         return cls(min(longest, LONGEST_PAUSE, default if seconds is None else seconds), limit=limit)
 
 
-def read_response(response: Any) -> Said:
+def read_response(response: Any) -> ReportedLimits:
     """Read the limits that *response* reports. Unreadable headers are logged, at most once in 30 seconds."""
-    from throttlekit._engine.response_headers import said_by  # only programs that read responses need this module
+    from throttlekit._engine.response_headers import parse_response  # only programs that read responses need it
 
-    said = said_by(response, time.time())
-    if said.unreadable and _unreadable.due():
-        _log.info("A response has headers about rate limits that cannot be read: %s.", ", ".join(said.unreadable))
-    return said
+    reported = parse_response(response, time.time())
+    if reported.unreadable and _unreadable.due():
+        _log.info("A response has headers about rate limits that cannot be read: %s.", ", ".join(reported.unreadable))
+    return reported
 
 
 def _rate_limited(retry_after: float, limit: Limit | str | None) -> RateLimited:

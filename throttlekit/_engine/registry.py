@@ -16,7 +16,7 @@ __all__ = ["LimitRegistry"]
 
 class LimitRegistry:
     """
-    Each name has one definition, among the limits that exist.
+    Ensures that each name has only one definition among the limits that exist.
 
     A limit owns its name from its declaration, or from its second call, for as long as the object exists. A limit that
     is made for one call is forgotten after the call, so it takes no memory and may be redefined at any time. Its old
@@ -26,7 +26,7 @@ class LimitRegistry:
     def __init__(self) -> None:
         self._limits: dict[str, _Known] = {}
         self.let_go: Callable[[], None] = lambda: None
-        """Called before two definitions raise an error: drops limits that only a cache keeps alive."""
+        """Drops limits that only a cache references. Called before an error for two definitions is raised."""
 
     def add(self, limit: Limit) -> None:
         """
@@ -42,7 +42,7 @@ class LimitRegistry:
         Reject a call that is invalid for any job.
 
         Returns:
-            Whether each limit owned its name before. Then the same call is valid until `let_go` is called.
+            Whether each limit owned its name before. If so, the same call is valid until `let_go` is called.
 
         Raises:
             ConfigurationError: The call is invalid.

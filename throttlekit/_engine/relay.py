@@ -1,10 +1,10 @@
 """
 Forward the store's answers to the process that wakes a job, if the job's own process ends with the job.
 
-A stock RQ worker forks a process for each job, and the limits are checked there. A denied job's process ends, so
-the job waits under the name of another process, the waker (`throttlekit wake`). In the job's process a `Relay` replaces
-the `Waker`, and writes notes: which jobs the store has woken, which lists the waker should look at, and on which list
-the job waits. The waker reads each note with `read_note`, as if it had made the request itself.
+A stock RQ worker forks a process for each job, and the limits are checked in that process. It ends when its job is
+denied, so the job waits under the name of another process, the waker (`throttlekit wake`). In the job's process, a
+`Relay` replaces the `Waker`, and sends notes: which jobs the store has woken, which lists the waker should look at, and
+on which list the job waits. The waker reads each note with `read_note`, as if it had made the request itself.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Relay:
     Args:
         store: The store that decides on the job.
         owner: The process that wakes the job.
-        free: How many jobs that process can start at once.
+        free: The number of jobs that this process can start at once.
         send: Sends a note at once.
 
     Attributes:
-        kept: The note that the job waits. The adapter sends it once the waker can start the job. None: the job waits
-            on no list.
+        kept: The note that the job waits, or None if the job waits on no list. The adapter sends it once the waker can
+            start the job.
     """
 
     def __init__(self, store: WaitlistStore, owner: str, free: int, send: Callable[[dict[str, Any]], None]) -> None:
@@ -68,14 +68,14 @@ class Relay:
 
     def record_no_answer(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
         """
-        Send nothing, because nothing is known. The next look of the waker finds the jobs that the store has woken.
+        Do nothing, because no wake is known. The waker's next look finds the jobs that the store has woken.
         """
 
     def hold(
         self, id: str, item: Any, in_us: int, waited: Waited | None = None, *,
         ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
     ) -> None:  # fmt: skip
-        """The framework redelivers the job after its delay. The job keeps its positions."""
+        """Keep the positions of the job, which the framework redelivers after its delay."""
         self._waited, self.kept = waited or self._waited, None
         self._remove(id, claims, keep=True)
 
@@ -87,14 +87,14 @@ class Relay:
         self._remove(id, claims)
 
     def pass_on(self, id: str) -> None:
-        """Do nothing: the framework delivers the job in any case."""
+        """Do nothing, because the framework delivers the job in any case."""
 
     def done(self, id: str) -> None:
-        """Do nothing: the job ends with this process."""
+        """Do nothing, because the job ends with this process."""
 
     def _remove(self, id: str, claims: Sequence[StoreClaim], *, keep: bool = False) -> None:
         if claims:
-            with suppress(StoreUnavailable):  # otherwise it is removed once it is woken again
+            with suppress(StoreUnavailable):  # without an answer, the job is removed once it is woken again
                 self._store.forget(claims, [id], "", keep=keep)
 
 
@@ -139,7 +139,7 @@ def _note(
 
 @dataclass(frozen=True, slots=True)
 class _WrittenAlgorithm(NoSlots):
-    """The part of an algorithm that a look at a waitlist needs, for one unit. It makes no decisions."""
+    """The part of an algorithm, for one unit, that a look at a waitlist needs. It makes no decisions."""
 
     code: str
     size: int

@@ -1,8 +1,8 @@
 """
 Read the limits of a partner from response headers, in the dialects that docs/how-to-headers.md lists.
 
-Pure: the time is an argument, and no header raises an error. A value that is unreadable, negative or in the past is
-ignored. If a header is sent twice, the stricter value counts.
+The functions are pure: the time is an argument. No header raises an error. A value that is unreadable, negative or in
+the past is ignored. If a header is sent twice, the stricter value counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from throttlekit._engine.header_values import Fields, fold, number_in, parameters_in, policies_in, used_in, whole
 
-__all__ = ["DIALECTS", "UNITS", "Dialect", "Reading", "Said", "Unit", "said_by", "said_in"]
+__all__ = ["DIALECTS", "UNITS", "Dialect", "Reading", "ReportedLimits", "Unit", "parse_headers", "parse_response"]
 
 Unit: TypeAlias = Literal["requests", "tokens", "input tokens", "output tokens"]
 UNITS: tuple[Unit, ...] = ("requests", "tokens", "input tokens", "output tokens")
@@ -21,12 +21,12 @@ _SECONDARY = 60.0  # GitHub: "wait for at least one minute"
 
 class Reading(NamedTuple):
     """
-    One limit of the service downstream, as a response reports it. None: the response does not report that value.
+    One limit of the partner, as a response reports it. A value that the response does not report is None.
 
     Attributes:
-        unit: What the limit counts.
+        unit: The unit that the limit counts.
         remaining: The whole units that are left.
-        reset: Seconds from now until more units are available.
+        reset: The seconds from now until more units are available.
         limit, window: The units of a window, and its length in seconds.
         refills: Whether the limit is a bucket, which refills all the time and is full at *reset*. Otherwise it is a
             window, and no unit may become available before *reset*.
@@ -41,19 +41,19 @@ class Reading(NamedTuple):
 
     @property
     def until_reset(self) -> int | None:
-        """The units available until *reset*: the remaining ones and, for a bucket, those that it refills."""
+        """The units available until *reset*: the remaining units and, for a bucket, the refilled ones."""
         if self.remaining is None or not self.refills or self.limit is None:
             return self.remaining
         return max(self.remaining, self.limit)
 
 
-class Said(NamedTuple):
+class ReportedLimits(NamedTuple):
     """
     The limits that one response reports.
 
     Attributes:
         readings: The readings, in the order of `DIALECTS`. Empty for a response from a cache, which is out of date.
-        retry_after: Seconds to wait, from Retry-After or a header with the same meaning.
+        retry_after: The seconds to wait, from Retry-After or a header with the same meaning.
         status: The status of the response; None if it is not known.
         unreadable: The names of known headers whose values cannot be read.
     """
@@ -66,11 +66,11 @@ class Said(NamedTuple):
     @property
     def wait(self) -> float | None:
         """
-        Seconds after which to retry a denied request; None if the response does not report it.
+        The seconds after which to retry a denied request; None if the response does not report them.
 
-        Without Retry-After, this is the longest reset of the limits that have no units left. If all have units left,
-        the limit that denied the request is not known. Then it is the shortest reset, because a long pause would stop
-        the whole fleet.
+        Without Retry-After, this is the longest reset of the limits that have no units left. If all limits have units
+        left, the limit that denied the request is not known. Then this is the shortest reset, because a long pause
+        would stop the whole fleet.
         """
         if self.retry_after is not None:
             return self.retry_after
@@ -80,12 +80,12 @@ class Said(NamedTuple):
 
 
 def _rate_limit(fields: Fields) -> list[Reading]:
-    """Read `RateLimit`: a list of policies since version 8, one policy as `limit=…, remaining=…` in version 7."""
+    """Read `RateLimit`: a list of policies since version 8, or one policy as `limit=…, remaining=…` in version 7."""
     text = fields.text("ratelimit")
-    said = parameters_in(text)
-    if "reset" in said:
+    parameters = parameters_in(text)
+    if "reset" in parameters:
         window = fields.window("ratelimit-policy")
-        return _policy(fields, "", said.get("remaining"), said["reset"], said.get("limit"), window)
+        return _policy(fields, "", parameters.get("remaining"), parameters["reset"], parameters.get("limit"), window)
     policies = {each.name: each for each in policies_in(fields.text("ratelimit-policy"))}
     readings: list[Reading] = []
     for each in policies_in(text):
@@ -111,7 +111,7 @@ def _policy(
 
 
 def _family(prefix: str, *, first: str = "") -> Callable[[Fields], list[Reading]]:
-    """Read Limit, Remaining and Reset after one prefix. *first*: a header with a more exact reset, read first."""
+    """Read Limit, Remaining and Reset after one prefix. *first* is a header with a more exact reset."""
 
     def read(fields: Fields) -> list[Reading]:
         remaining, limit = fields.units(f"{prefix}-remaining"), fields.units(f"{prefix}-limit", least=False)
@@ -170,7 +170,7 @@ def _retry_after(fields: Fields) -> float | None:
 
 
 def _secondary(fields: Fields) -> float | None:
-    """Detect GitHub's secondary limit, which has no headers: GitHub denies although requests remain."""
+    """Detect GitHub's secondary limit, which has no headers: GitHub denies a request although requests remain."""
     if not (fields.text("x-github-request-id") or fields.text("x-github-media-type")):
         return None
     denied = fields.status in (None, 403, 429)
@@ -184,7 +184,7 @@ class Dialect(NamedTuple):
     Attributes:
         name, says: The name of the format and an example, in Markdown.
         source, url: The document that describes it.
-        headers: The headers that it reads, in lower case.
+        headers: The headers of the format, in lower case.
         read: Returns the readings.
         wait: Returns the seconds to wait that the response requires.
     """
@@ -307,28 +307,28 @@ DIALECTS: tuple[Dialect, ...] = (
         _used_of("sforce-limit-info"),
     ),
 )
-"""In order of precedence. For each unit, the first header format that contains a reset time is used."""
+"""The formats in order of precedence. For each unit, the first format that contains a reset time is used."""
 
 _NAMES = frozenset({"date", "age", *(name for dialect in DIALECTS for name in dialect.headers)})
 
 
-def said_by(response: Any, now: float) -> Said:
+def parse_response(response: Any, now: float) -> ReportedLimits:
     """
     Read the limits that *response* reports: a response of requests, httpx, aiohttp, urllib or urllib3, any object with
     `.headers`, or the headers themselves.
     """
     headers = getattr(response, "headers", response)
     found = (getattr(response, name, None) for name in ("status_code", "status", "code"))
-    return said_in(headers, now, next((each for each in found if isinstance(each, int)), None))
+    return parse_headers(headers, now, next((each for each in found if isinstance(each, int)), None))
 
 
-def said_in(headers: Any, now: float, status: int | None = None) -> Said:
+def parse_headers(headers: Any, now: float, status: int | None = None) -> ReportedLimits:
     """
     Read the limits that *headers* report.
 
     Args:
         headers: A mapping in any case, or a list of pairs. Any other object has no readings.
-        now: Seconds since 1970, for a response without a Date.
+        now: The time in seconds since 1970, for a response without a Date.
         status: The status of the response; None if it is not known.
     """
     texts = fold(headers, _NAMES)
@@ -341,7 +341,9 @@ def said_in(headers: Any, now: float, status: int | None = None) -> Said:
         if dialect.wait is not None and retry_after is None:
             retry_after = dialect.wait(fields)
         if dialect.read is not None:
-            said = {each.unit for each in readings if each.reset is not None}
-            readings += [each for each in dialect.read(fields) if each.unit not in said]
+            known = {each.unit for each in readings if each.reset is not None}
+            readings += [each for each in dialect.read(fields) if each.unit not in known]
     cached = (number_in(texts.get("age", "")) or 0) > 0
-    return Said(() if cached else tuple(readings), retry_after, status, tuple(dict.fromkeys(fields.unreadable)))
+    return ReportedLimits(
+        () if cached else tuple(readings), retry_after, status, tuple(dict.fromkeys(fields.unreadable))
+    )

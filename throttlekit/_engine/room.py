@@ -1,4 +1,4 @@
-"""The waiting jobs that a process holds: which of them may request units now, and when it looks at their lists."""
+"""Hold the waiting jobs of a process: which of them may request units now, and when to look at their lists."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ _T = TypeVar("_T")
 
 _PERIOD_US, _SLOW_PERIOD_US, _LONGEST_PERIOD_US, _OWNER_PERIOD_US = 500_000, 5_000_000, 60_000_000, 300_000
 """
-Wakes may be lost, so a process looks periodically at a list where its jobs wait: every .5 s, or every 5 s if the limit
-is slow. If many processes have jobs there, each looks less often, so that together they look every .3 s, but each at
-least once a minute. Simulated: 200 processes at 1/s make 11.6 operations a job, and 43 if each looks every 5 s.
+Wakes may be lost, so a process looks periodically at each list where its jobs wait: every .5 s, or every 5 s if the
+limit is slow. If many processes have jobs on the list, each looks less often, so that together they look every .3 s,
+but each at least once a minute. Simulated at 1/s, 200 processes make 11.6 operations a job, or 43 if each looks every
+5 s.
 """
 _NEVER_US = 2**62
 _IDS_NAMED = 8
-"""How many ids of the first jobs a look names, to find those that the store does not know."""
+"""The number of first jobs whose ids a look names, to find jobs that the store does not know."""
 AHEAD_US = 2_000
 """
 A woken job makes its request this long before its time, because the request takes a while. A job of a window or a log
-does not, because it would be denied if it were early.
+makes its request at its time, because an early request would be denied.
 """
 _SAME_LOOK_US = 10_000
 """Requested looks whose times differ by less than this are one look."""
@@ -59,9 +60,9 @@ class _Held(Generic[_T]):
     bucket: str
     ahead_us: int
     at_us: int | None = None
-    """When it may request its units. None: it waits."""
+    """The time when the job may request its units, or None while it waits."""
     until_us: int = _NEVER_US
-    """When it makes a request even if it was not woken."""
+    """The time when the job makes a request even if it was not woken."""
 
     @property
     def due_us(self) -> int:
@@ -75,9 +76,9 @@ class _List:
 
     Attributes:
         ids: The jobs that the process holds.
-        owners: How many processes have jobs on the list.
-        periodic_us: The time of its next periodic look.
-        requested_us: The looks that the store requested: a sooner look does not replace a later one.
+        owners: The number of processes with jobs on the list.
+        periodic_us: The time of the next periodic look.
+        requested_us: The times of the looks that the store requested. A sooner look does not replace a later one.
     """
 
     claim: StoreClaim
@@ -101,7 +102,7 @@ class Room(Generic[_T]):
     Holds jobs that wait. The caller holds a lock, and all times are microseconds of the caller's clock.
 
     Args:
-        ahead_us: How long before its time a woken job is started: at least `AHEAD_US`.
+        ahead_us: A woken job is started this long before its time. At least `AHEAD_US`.
     """
 
     def __init__(self, ahead_us: int = AHEAD_US) -> None:
@@ -110,7 +111,7 @@ class Room(Generic[_T]):
         self._lists: dict[str, _List] = {}
         self._ready: list[tuple[int, int, _Held[_T]]] = []
         self._busy: dict[str, int | None] = {}
-        """Jobs that make a request or run, and when they were woken in the meantime."""
+        """The jobs that make a request or run, with the time of a wake that arrived in the meantime."""
         self._number = 0
 
     def __len__(self) -> int:
@@ -133,10 +134,10 @@ class Room(Generic[_T]):
         Hold a denied job, which waits on the list of *claim*. The claim is of one unit.
 
         Args:
-            until_us: When the job makes a request even if it was not woken, because its longest wait is over.
+            until_us: The time when the job makes a request even if it was not woken, because its longest wait is over.
 
         Returns:
-            The item that was held for this id before, if this is a second copy of its message.
+            The item that was held for this id before, if *item* is a second copy of its message.
         """
         before = self.release(id)
         known = self._lists.setdefault(claim.bucket, _List(claim, epoch))
@@ -169,7 +170,7 @@ class Room(Generic[_T]):
         return held.item
 
     def hold_until(self, id: str, item: _T, at_us: int) -> _T | None:
-        """Hold a job until *at_us*: it waits on no list, or was woken and could not be started. Returns like `hold`."""
+        """Hold, until *at_us*, a job that waits on no list, or was woken and could not start. Return like `hold`."""
         before = self.release(id)
         self._busy.pop(id, None)
         self._held[id] = held = _Held(id, item, "", self._ahead_us)
@@ -185,8 +186,8 @@ class Room(Generic[_T]):
 
     def take_ready(self, now_us: int) -> tuple[str, _T, StoreClaim | None] | None:
         """
-        Return the first job that may make its request now, and the claim of one unit whose list it waited on. The room
-        no longer holds that job. None: no job may make a request now.
+        Remove and return the first job that may make its request now, with the claim of one unit on whose list it
+        waited. Return None if no job may make a request now.
         """
         while self._ready and self._ready[0][0] <= now_us:
             at_us, _, held = heapq.heappop(self._ready)
@@ -200,7 +201,7 @@ class Room(Generic[_T]):
     # Wakes and looks
 
     def apply_wakes(self, wakes: Sequence[Wake], now_us: int) -> list[str]:
-        """Apply wakes. Return the ids of jobs that this process does not know."""
+        """Apply wakes. Return the ids of woken jobs that this process does not know."""
         unknown: list[str] = []
         for id, in_us in wakes:
             held = self._held.get(id)
@@ -226,24 +227,24 @@ class Room(Generic[_T]):
 
     def request_first(self, now_us: int, but: Sequence[str]) -> None:
         """
-        Let the first job of each list make a request, except on the lists *but*, because the limit may have changed.
-        The answer wakes others. Nothing is done for a list with a woken job, which makes its own request.
+        Let the first job of each list, except the lists *but*, make a request, because the limit may have changed. The
+        answer wakes other jobs. A list with a woken job is skipped, because that job makes its own request.
         """
         for bucket, known in self._lists.items():
             if bucket not in but and all(self._held[id].at_us is None for id in known.ids):
                 self._request_again([*known.ids][:1], now_us)
 
     def waits_on(self, bucket: str) -> bool:
-        """Whether jobs wait on a list in this process."""
+        """Whether jobs of this process wait on a list."""
         return bucket in self._lists and bool(self._lists[bucket].ids)
 
     def unit_of(self, bucket: str) -> StoreClaim | None:
-        """The claim, of one unit, of a list that this process knows."""
+        """Return the claim of one unit of a list, or None if this process does not know the list."""
         known = self._lists.get(bucket)
         return None if known is None else known.claim
 
     def due(self, now_us: int) -> list[_LookAt]:
-        """The looks that are due now."""
+        """Return the looks that are due now."""
         found: list[_LookAt] = []
         for known in list(self._lists.values()):
             if known.look_us > now_us:
@@ -256,7 +257,7 @@ class Room(Generic[_T]):
         return found
 
     def apply_look(self, claim: StoreClaim, look: Look, now_us: int) -> list[str]:
-        """Apply the result of a look. Returns like `apply_wakes`."""
+        """Apply the result of a look. Return like `apply_wakes`."""
         known = self._lists.get(claim.bucket)
         if known is not None:
             known.owners = max(1, look.owners)
@@ -274,7 +275,7 @@ class Room(Generic[_T]):
         return min((*ready, *(each.look_us for each in self._lists.values())), default=None)
 
     def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
-        """If the list is new or gone, the store has lost its state: let all jobs make their requests again."""
+        """Let all jobs of a list make their requests again if the store has lost the list: it is new or gone."""
         if known.epoch not in ("", epoch):
             self._request_again(known.ids, now_us)
         known.epoch = epoch
@@ -304,10 +305,10 @@ class Stop:
     A list that is stopped by something unknown to the store, like an operator's pause.
 
     Attributes:
-        at_us: When the stopped jobs make their next requests.
-        ids: These jobs, in the order of their first requests, and whether each has a position.
-        positions: How many have one. If any has, the process reports no free thread for the list to the store. Jobs
-            without a position then make their requests after the others; otherwise they would be granted first.
+        at_us: The time when the stopped jobs make their next requests.
+        ids: The stopped jobs, in the order of their first requests, and whether each has a position.
+        positions: The number of jobs with a position. If there are any, the process reports no free thread for the list
+            to the store, and jobs without a position retry after the others; otherwise they would be granted first.
     """
 
     __slots__ = ("at_us", "ids", "positions")

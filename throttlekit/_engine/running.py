@@ -1,4 +1,4 @@
-"""`current()`: in a body, read the decision of its job, correct its cost, and apply responses."""
+"""`current()`: read the decision of the running job, correct its cost, and apply responses, in the job's body."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Running:
 
     Attributes:
         decision: The decision that admitted the job; None outside a throttled job.
-        lost: Whether another job may have this job's slot of a concurrency limit by now, because its lease could not be
-            renewed in time. The body continues; it can skip steps that one job too many must not do.
+        lost: Whether another job may have this job's slot of a concurrency limit, because the lease was not renewed in
+            time. The body continues, and can skip steps that one job too many must not do.
     """
 
     __slots__ = ("__weakref__", "_decision", "_job", "_limiter", "_pid", "_read", "_settling", "_started_at", "lost")
@@ -97,27 +97,27 @@ class Running:
         Raise an error if the job has lost its slot. Call it before a step that one job too many must not do.
 
         Raises:
-            LeaseLost: The job has lost its slot; see `lost`. The framework handles this like any other error.
+            LeaseLost: The job has lost its slot; see `lost`. The framework handles this error like any other.
         """
         if self.lost:
             raise LeaseLost("this job's slot of a concurrency limit is lost: its lease could not be renewed in time")
 
     def begin(self, *, starts: bool = True) -> None:
-        """For adapters: renew the leases until `end`, and, if the body *starts* now, emit that event."""
+        """For adapters: renew the leases until `end`. If the body *starts* now, emit that event."""
         if self._read is None:  # a decision that is read later holds no leases
             self.keep()
         if starts:
             self.start()
 
     def start(self) -> None:
-        """For adapters: the body starts now. Emits the event, once."""
+        """For adapters: record that the body starts now. Emit the event, once."""
         if self._limiter is not None and self._limiter.events.bodies and not self._started_at:
             self._started_at = time.monotonic()
             if self._job is not None and (decision := self._decision_for_events()) is not None:
                 self._limiter.events.emit_started(self._job, decision)
 
     def end(self, error: BaseException | None = None) -> None:
-        """For adapters: the body has ended, with *error* if it raised one."""
+        """For adapters: record that the body has ended, with *error* if it raised one."""
         self.release()
         limiter, job = self._limiter, self._job
         if limiter is None or job is None or not limiter.events.bodies:
@@ -127,7 +127,7 @@ class Running:
             limiter.events.emit_finished(job, decision, _outcome(error), time.monotonic() - self._started_at)
 
     def _decision_for_events(self) -> Decision | None:
-        """Return the decision; None also if its receipt cannot be read, because events must not fail the body."""
+        """Return the decision, or None if its receipt cannot be read, because events must not fail the body."""
         try:
             return self.decision
         except ConfigurationError:
@@ -149,12 +149,12 @@ class Running:
 
     def settle(self, actual: int, *, limit: Limit | None = None) -> None:
         """
-        Correct the cost of the job, as `Limiter.settle` does for its decision. May be called several times: *actual* is
-        always the total.
+        Correct the cost of the job, as `Limiter.settle` does for its decision. *actual* is the total, also if this is
+        called several times.
 
-        Does nothing outside a throttled job, and for one that runs uncharged, so that tests can call a body directly.
-        If the store does not answer, the job continues, and its charge stays. Units are then not refunded later,
-        because the store may have refunded them already.
+        Does nothing outside a throttled job, or if the job runs uncharged, so that tests can call a body directly. If
+        the store does not answer, the job continues, and its charge stays. Units are then not refunded later, because
+        the store may have refunded them already.
 
         Raises:
             ConfigurationError: As for `Limiter.settle`.
@@ -168,8 +168,8 @@ class Running:
 
     def done(self, limit: Limit) -> None:
         """
-        Release now the slot of *limit* that this job's workflow holds (`held_by=`). The last job of the workflow calls
-        it, when the slot is no longer needed. Call it in a `finally` if a retry must not find the slot held.
+        Release the slot of *limit* that this job's workflow holds (`held_by=`). Call this in the last job of the
+        workflow, when the slot is no longer needed; in a `finally`, if a retry must not find the slot held.
 
         Does nothing outside a throttled job. If the store does not answer, the slot is released later, as with
         `Limiter.release`.
@@ -204,8 +204,8 @@ class Running:
 
         Args:
             response: As for `Limiter.apply_response`.
-            limit: The limit of the job that counts requests to the partner. Default: the only one, apart from those
-                that count tokens and concurrency limits, unless its cost is a callable.
+            limit: The limit of the job that counts requests to the partner. Default: the job's only limit, apart from
+                concurrency limits and limits that count tokens, unless its cost is a callable.
             tokens, input_tokens, output_tokens: The limits of the job that count tokens.
 
         Raises:
@@ -217,14 +217,14 @@ class Running:
 
     def report_overload(self, limit: Limit | str | None = None) -> None:
         """
-        Report that the service downstream is overloaded, for example after a time-out. The limits of the job with
-        `adapt=` reduce their rates or slots, unless they were reduced since the job was admitted. `RateLimited` does
-        this by itself.
+        Report that the partner is overloaded, for example after a time-out. The limits of the job with `adapt=` reduce
+        their rates or slots, unless they were reduced since the job was admitted. After `RateLimited` this is not
+        needed.
 
         Does nothing outside a throttled job, or if the store does not answer.
 
         Args:
-            limit: One of the job's limits, or its name. Default: each that has `adapt=`.
+            limit: One of the job's limits, or its name. Default: all limits of the job with `adapt=`.
 
         Raises:
             ConfigurationError: *limit* is not a limit of the job, or has no `adapt=`.
@@ -243,7 +243,7 @@ class Running:
         try:
             self._decision = self._limiter.settle(self.decision, actual=actual, limit=limit)
         except StoreUnavailable as error:
-            # The store may have refunded the units all the same, so they must not be refunded again.
+            # The store may have refunded the units without an answer, so they must not be refunded again.
             meant = charges_to_settle(self.decision, limit)
             charged = [
                 each._replace(cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged
@@ -258,7 +258,7 @@ def check_held(limit: Limit) -> None:
     Make sure that workflows hold the slots of *limit*.
 
     Raises:
-        ConfigurationError: They do not.
+        ConfigurationError: Workflows do not hold the slots of *limit*.
     """
     if not isinstance(limit, Limit) or limit.held_by is None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(
@@ -288,7 +288,7 @@ def slowing_of(claim: Claim, granted_us: int | None = None) -> tuple[Limit, Slow
     Return the slow-down of a limit after a 429, for the key of *claim*.
 
     Args:
-        granted_us: When the job that got the 429 was admitted. None: not known; the slow-down counts in any case.
+        granted_us: The time when the job that got the 429 was admitted. If None, the slow-down counts in any case.
 
     Raises:
         ConfigurationError: The limit has no `adapt=`.
@@ -306,7 +306,7 @@ def slowings_of(decision: Decision, limit: Limit | str | None) -> list[tuple[Lim
     Return the slow-downs after a 429 or an overload of the job that *decision* admitted.
 
     Args:
-        limit: The limit to slow down, or its name. None: each of the job's limits that has `adapt=`.
+        limit: The limit to slow down, or its name. If None, all limits of the job with `adapt=` are slowed down.
 
     Raises:
         ConfigurationError: *limit* is not one that the decision charged, or has no `adapt=`.

@@ -1,4 +1,4 @@
-"""The two stores of a limiter: the one that the fleet shares, and the memory of this process."""
+"""The two stores of a limiter: the store that the fleet shares, and the memory of this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoreCalendar:
     lifetime of the process. Before the first request that needs the time, the process peeks once.
 
     Args:
-        clock_us: For tests: this process's own time in microseconds, of a clock that is never set.
+        clock_us: For tests: returns this process's own time in microseconds, from a clock that is never set.
     """
 
     def __init__(self, *, clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000) -> None:
@@ -40,17 +40,17 @@ class StoreCalendar:
         self._ahead_us: int | None = None
 
     def set(self, store_us: int) -> None:
-        """Record that it was *store_us* by the store's clock a moment ago."""
+        """Record that the time of the store's clock was *store_us* a moment ago."""
         self._ahead_us = store_us - self._clock_us()
 
     def note_answer(self, attempt: Attempt, answer: Answer | Exception) -> None:
-        """Take the time from the store's *answer* to *attempt*, if the attempt needs it."""
+        """Record the time of the store's *answer* to *attempt*, if the attempt needs it."""
         if isinstance(answer, Answer) and needs_calendar(attempt):
             self.set(answer.now_us)
 
     def now_us(self, store: Store, claims: Sequence[StoreClaim]) -> int:
         """
-        Return the approximate time by the clock of *store*. If it is not known, read it by a peek of *claims*.
+        Return the approximate time of the clock of *store*. If the time is not known, read it by a peek of *claims*.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -60,7 +60,7 @@ class StoreCalendar:
             return self.now_us(store, claims)
         return self._clock_us() + self._ahead_us
 
-    def dated(self, attempt: Attempt, store: Store) -> Attempt:
+    def correct_offsets(self, attempt: Attempt, store: Store) -> Attempt:
         """
         Return *attempt* with the offsets of the store's time, if this process's clock is wrong by a day or more.
 
@@ -110,7 +110,7 @@ class Stores:
     def decide(self, request: Request) -> Answer:
         """
         Decide *request* in the shared store. If the caller gets no answer, the slots of *request* are released, because
-        the store may have granted them all the same.
+        the store may have granted them.
         """
         try:
             return self.shared.decide(request.claims, request.requester, attempt=request.attempt)
@@ -137,18 +137,18 @@ class Stores:
             self.returns.owe(slots, after)
 
     def abandon(self, attempt: Attempt) -> None:
-        """Release the slots of *attempt*: its caller was interrupted before the body began."""
+        """Release the slots of *attempt*, whose caller was interrupted before the body began."""
         in_process = {claim.claim.bucket for claim in attempt.claims if claim.in_process}
         slots = slots_of(attempt.request)
         self.in_process.settle([each for each in slots if each.bucket in in_process])
         self.returns.owe([each for each in slots if each.bucket not in in_process])
 
     def of(self, limit: Limit) -> Store:
-        """The store that counts *limit*."""
+        """Return the store that counts *limit*."""
         return self.in_process if limit.scope == "process" else self.shared
 
     def each(self, claims: Sequence[Claim]) -> Iterator[tuple[Store, list[Claim]]]:
-        """Yield each store with its part of *claims*; first the store that always answers."""
+        """Yield each store with its part of *claims*, the store that always answers first."""
         for store, own in ((self.in_process, True), (self.shared, False)):
             part = [claim for claim in claims if claim.in_process is own]
             if part:
@@ -168,7 +168,7 @@ class Stores:
         return self._with_list(claim).look(claim, owner, free, ids)
 
     def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
-        """Remove jobs from the waitlists of *claims*; *keep*: they keep their positions."""
+        """Remove jobs from the waitlists of *claims*. If *keep*, the jobs keep their positions."""
         for store in (self.in_process, self.shared):
             part = [claim for claim in claims if self._with_list(claim) is store]
             if part:
@@ -190,7 +190,7 @@ class Stores:
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        """Receive the wakes of *owner* from both stores. Returns a function that ends this."""
+        """Receive the wakes of *owner* from both stores. Return a function that ends this."""
         ends = [store.listen(owner, on_wakes, missed) for store in (self.in_process, self.shared)]
 
         def end() -> None:
@@ -212,7 +212,7 @@ class Stores:
             corrections: list[Correction] = []
             for before, after in zip(decision.charged, charged, strict=True):
                 if before.bucket and (before.limit.scope == "process") is own and before.cost != after.cost:
-                    # The difference, rounded up: this is right also for a cost that was charged together with others.
+                    # The difference, rounded up. This is also right for a cost that was charged together with others.
                     algorithm = before.limit.bind(after.cost - before.cost, self._around_us(before))
                     corrections.append(Correction(before.bucket, algorithm, before.at_us, algorithm.size))
             if corrections:
@@ -230,7 +230,7 @@ class Stores:
 
 class InProcessLayer:
     """
-    Decides limits of scope "process" first: a process over its own share sends no request.
+    Decides limits of scope "process" first, so that a process over its own share sends no request.
 
     Args:
         below: Decides the other claims.
@@ -268,6 +268,6 @@ class SharedLayer:
         stores = self._stores
         if not needs_calendar(attempt):
             return stores.decide(attempt.request)
-        answer = stores.decide(stores.calendar.dated(attempt, stores.shared).request)
+        answer = stores.decide(stores.calendar.correct_offsets(attempt, stores.shared).request)
         stores.calendar.note_answer(attempt, answer)
         return answer

@@ -1,4 +1,4 @@
-"""`acquire_many`: take up to n units of one limit. It peeks first, and then takes the units that were free."""
+"""`acquire_many`: peek at one limit, and then take the units that were free, up to a maximum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["UpTo"]
 class UpTo:
     """
     The requests of one `acquire_many`: first a peek, and then requests to take units. They are made without a job, so
-    that waiting jobs go first. Each is charged completely or not at all.
+    that waiting jobs get their units first. Each request is charged completely or not at all.
 
     Args:
         in_force: See `Limiter.in_force`.
@@ -31,7 +31,7 @@ class UpTo:
         cost: The cost of the next request; 1 until the peek.
 
     Raises:
-        ConfigurationError: As `Limiter.acquire_many` does.
+        ConfigurationError: As for `Limiter.acquire_many`.
     """
 
     __slots__ = ("_again", "cost", "key", "limit", "most")
@@ -73,11 +73,11 @@ class UpTo:
         return decision
 
     def apply_peek(self, decision: Decision) -> None:
-        """Take the units that the peek for `most` found free; at least 1, whose denial has the retry time."""
+        """Set the cost to the free units that the peek for `most` found; at least 1, for the retry time of a denial."""
         self.cost = _free(decision, self.most)
 
     def smaller(self, decision: Decision) -> bool:
-        """Whether to request fewer after *decision*, because other callers took units since the peek. At most twice."""
+        """Whether to request fewer units after *decision*, at most twice, because others took units since the peek."""
         if decision.allowed or self.cost == 1:
             return False
         self.cost = 1 if self._again else _free(decision, self.cost)
@@ -87,17 +87,17 @@ class UpTo:
 
 def _free(decision: Decision, cost: int) -> int:
     """
-    Return how many units would have been granted in place of *cost*; 1 if none. If the estimate is too high, the
-    request is denied, and charges nothing.
+    Return the number of units that would have been granted in place of *cost*, at least 1. If the estimate is too high,
+    the request is denied, and charges nothing.
     """
     if decision.allowed:
         return cost
     free = 0
     if isinstance(decision.limit, TokenBucket) and decision.reason in ("exhausted", "in line"):
-        size_us = decision.limit.bind(cost).size  # `retry_after` is the missing part of it, with the waiting jobs' part
+        size_us = decision.limit.bind(cost).size  # `retry_after` is the missing part, including that of waiting jobs
         free = (size_us - round(decision.retry_after * 1_000_000)) * cost // size_us
     elif decision.reason == "exhausted" and decision.remaining >= cost:
-        free = cost // 2  # the limit is slowed down: how many are free is not known
+        free = cost // 2  # the limit is slowed down, so the number of free units is not known
     elif decision.reason == "exhausted":
         free = decision.remaining
     return max(1, min(free, decision.remaining, cost - 1))

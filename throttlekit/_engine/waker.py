@@ -3,7 +3,7 @@ The waiting jobs of one worker process, and the thread that starts them.
 
 Example: the store denies a job, so `apply_answer` puts it into the `Room`. Later the store wakes it: the wake arrives
 with the answer to another request, or on the channel (`on_wakes`). At its time, when a worker thread is free, the
-waker's thread calls *start*, and the job makes its request again. Wakes may be lost, so it also looks periodically.
+waker's thread calls *start*, and the job repeats its request. Wakes may be lost, so the waker also looks periodically.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["Waker"]
 _T = TypeVar("_T")
 
 _RETRY_US = 500_000
-"""How long after a failed look, or a failed attempt to listen, the process tries again."""
+"""The time after which the process repeats a failed look, or a failed attempt to listen."""
 
 _LATER_US = 1_000_000
-"""On a stopped list, jobs without a position make their next requests this long after those with one."""
+"""On a stopped list, jobs without a position make their next requests this long after jobs with a position."""
 
 _PASSED_ON_US = 60_000_000
-"""How long a process remembers a job that it returned to its framework."""
+"""The time for which a process remembers a job that it returned to its framework."""
 
 _LOG = logging.getLogger("throttlekit")
 
@@ -50,14 +50,14 @@ class _Here(Generic[_T]):
         self.room: Room[_T] = Room(ahead_us)
         self.full_lists: set[str] = set()
         self.attempts: dict[str, str] = {}
-        """The attempts of jobs whose request got no answer: their next request is the same attempt."""
+        """The attempts of jobs whose request got no answer, and whose next request repeats the attempt."""
         self.waited: dict[str, tuple[int, Waited]] = {}
-        """How long the jobs of this process have waited, and when they began to; until they end."""
+        """The time when each job of this process began to wait, and how it has waited, until it ends."""
         self.stops: dict[str, Stop] = {}
         self.stopped: dict[str, str] = {}
-        """For each stopped job, the bucket of its `Stop`."""
+        """The bucket of the `Stop` of each stopped job."""
         self.passed_on: dict[str, int] = {}
-        """The jobs that were returned to their framework, in that order, and until when they are remembered."""
+        """The jobs that were returned to their framework, in order, and the time until which they are remembered."""
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
         self.unlisten: Callable[[], None] | None = None
@@ -80,7 +80,7 @@ class _Here(Generic[_T]):
         self.leave_stop(id)
 
     def stop(self, id: str, bucket: str, at_us: int, *, has_position: bool) -> int:
-        """Note that a job waits on a stopped list. Return the time of its next request: that of the other jobs."""
+        """Record that a job waits on a stopped list. Return the time of its next request, that of the other jobs."""
         known = self.stops.get(bucket)
         has_position = has_position or (known is not None and known.ids.get(id, False))
         self.leave_stop(id)
@@ -100,7 +100,7 @@ class _Here(Generic[_T]):
                 del self.stops[bucket]
 
     def resume(self, bucket: str) -> None:
-        """End the stop of a list, so that its jobs make their requests, in their order."""
+        """End the stop of a list, so that its jobs make their requests, in order."""
         stop = self.stops.pop(bucket, None)
         if stop is None:
             return
@@ -112,7 +112,7 @@ class _Here(Generic[_T]):
             self.room.look_in(unit, 0, _now_us())
 
     def free_for(self, bucket: str, free: int) -> int:
-        """Return how many threads are free for a list: none while it is stopped, so that no job is woken."""
+        """Return the number of free threads for a list: 0 while it is stopped, so that no job is woken."""
         stop = self.stops.get(bucket)
         return 0 if stop is not None and stop.positions else free
 
@@ -123,10 +123,10 @@ class _Here(Generic[_T]):
         else:
             self.room.done(id)
         self.leave_stop(id)
-        for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added below, so none accumulate
+        for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added below, so they do not accumulate
             if until_us <= now_us:
                 self.forget(other)
-        self.passed_on.pop(id, None)  # it moves to the end
+        self.passed_on.pop(id, None)  # the job moves to the end
         self.passed_on[id] = now_us + _PASSED_ON_US
         return item
 
@@ -137,15 +137,15 @@ class Waker(Generic[_T]):
     thread, and the thread that listens, start with the first job that waits.
 
     Args:
-        free: Returns how many worker threads are free.
-        start: Called in the waker's thread with a job that may request its units now. It returns at once; False if the
-            job no longer exists. If it raises, the job is started again later.
-        give_back: Called with a message that the waker does not hold, so that it returns to its framework: an older
-            copy of a message, or any message after `close`.
-        ahead_us: How long before its time a woken job is started: about the time from its start to its request. At most
-            `EARLY_US`.
-        roams: Whether any process may take a job that this one holds. Then this process may not know that a job has
-            waited before, and the job's entries may have another owner.
+        free: Returns the number of free worker threads.
+        start: Called in the waker's thread with a job that may request its units now. It must return at once, with
+            False if the job no longer exists. If it raises, the job is started again later.
+        give_back: Returns a message to its framework. Called with a message that the waker does not hold: an older copy
+            of a message, or any message after `close`.
+        ahead_us: A woken job is started this long before its time: about the time from its start to its request. At
+            most `EARLY_US`.
+        roams: Whether any process may take a job that this process holds. If so, this process may not know that a job
+            has waited before, and the job's entries may have another owner.
     """
 
     def __init__(
@@ -164,22 +164,22 @@ class Waker(Generic[_T]):
         renew_lock_after_fork(self, "_here", lambda: _Here[_T](ahead_us))
 
     def __len__(self) -> int:
-        """How many jobs the process holds."""
+        """Return the number of jobs that the process holds."""
         return len(self._here.room)
 
     @property
     def owner(self) -> str:
-        """The process, by the name of its channel."""
+        """The name of the process, which is also that of its channel."""
         return self._here.owner
 
     @property
     def listens(self) -> bool:
-        """Whether it receives wakes that other processes make, and its thread is alive."""
+        """Whether the waker receives the wakes of other processes, and its thread is alive."""
         here = self._here
         return here.unlisten is not None and here.thread is not None and here.thread.is_alive()
 
     def begin(self) -> None:
-        """Start to listen, and to start woken jobs. Does nothing if it has started."""
+        """Begin to listen, and to start woken jobs. Do nothing if the waker has begun."""
         here = self._here
         with here.changed:
             if here.thread is not None or here.closed:
@@ -188,7 +188,7 @@ class Waker(Generic[_T]):
             here.thread.start()
 
     def close(self) -> list[_T]:
-        """Stop. Returns the jobs that wait."""
+        """Stop the waker. Return the waiting jobs."""
         here = self._here
         with here.changed:
             here.closed = True
@@ -205,10 +205,10 @@ class Waker(Generic[_T]):
         ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
     ) -> tuple[Requester, str]:  # fmt: skip
         """
-        Note that a job makes a request. Returns the caller, and the attempt's id: the last one if its answer was lost.
+        Record that a job makes a request. Return the caller, and the attempt's id: the last one if its answer was lost.
 
         Args:
-            ends_in_us: Takes how long the job has waited, and returns how much longer it may wait. None: any time.
+            ends_in_us: Takes how long the job has waited, and returns how much longer it may wait; None if unbounded.
         """
         here, free = self._here, self._free()
         with here.changed:
@@ -225,7 +225,7 @@ class Waker(Generic[_T]):
         return Requester(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
 
     def waited_of(self, id: str) -> Waited:
-        """How long a job of this process has waited; zeros if it has not, or if nothing is known."""
+        """Return how long a job of this process has waited, or zeros if no wait is known."""
         with self._here.changed:
             return self._here.waited_of(id)
 
@@ -233,11 +233,11 @@ class Waker(Generic[_T]):
         self, id: str, item: _T, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
     ) -> None:
         """
-        Note the answer to a job's request. If the job waits, it is held from now on.
+        Apply the answer to a job's request. If the job waits, hold it from now on.
 
         Args:
             units: The job's claims, of one unit each.
-            ends_in_us: When the job's longest wait ends. It then makes a request although it was not woken.
+            ends_in_us: The time until the job's longest wait ends. It then makes a request although it was not woken.
         """
         here, now_us, kept, back, was_passed_on = self._here, _now_us(), answer.kept, list[_T](), False
         with here.changed:
@@ -267,7 +267,7 @@ class Waker(Generic[_T]):
             self._give_back(each)
 
     def record_no_answer(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
-        """Note that a job's request got no answer. The lost answer may have had wakes, so look at its lists."""
+        """Record that a job's request got no answer. The lost answer may have had wakes, so look at its lists."""
         here = self._here
         with here.changed:
             here.attempts[id] = attempt
@@ -283,7 +283,7 @@ class Waker(Generic[_T]):
         Hold a job that waits on no list, and let it make its next request in *in_us*.
 
         Args:
-            ends_in_us: When the job's longest wait ends. It makes a request then at the latest.
+            ends_in_us: The time until the job's longest wait ends. The job makes its request then at the latest.
             claims: The job's claims, of one unit each. The job keeps the positions that it has on their lists.
             stops: The bucket of a list that is stopped, for example by a rule that pauses the limit. No job of the list
                 is woken until one of the stopped jobs of this process makes a request.
@@ -302,7 +302,7 @@ class Waker(Generic[_T]):
                 before = here.room.hold_until(id, item, min(at_us, ends_us))
                 here.changed.notify()
         for claim in claims if has_position and begins else ():
-            if claim.bucket == stops:  # look first, so that the store wakes no other job in place of this one
+            if claim.bucket == stops:  # look first, so that the store does not wake another job in place of this one
                 self._look(here, claim, ())
         if has_position:
             self._remove_all(claims, [id], keep=True, any_owner=self._roams)
@@ -314,13 +314,13 @@ class Waker(Generic[_T]):
         self.begin()
 
     def done(self, id: str) -> None:
-        """Note that a job has ended."""
+        """Record that a job has ended."""
         with self._here.changed:
             self._here.forget(id)
         self.report_free()
 
     def report_free(self) -> None:
-        """Note that a thread is free. Call it whenever a body has ended, even that of a job without limits."""
+        """Record that a thread is free. Call this whenever a body has ended, even that of a job without limits."""
         here = self._here
         with here.changed:
             for bucket in here.full_lists:
@@ -332,19 +332,19 @@ class Waker(Generic[_T]):
 
     def pass_on(self, id: str, *, at_once: bool = False) -> _T | None:
         """
-        Note that a waiting job is returned to its framework. It keeps its position: the process that takes its message
-        next makes its request, and holds it from then on. If the job is woken before that, other jobs are granted in
-        the meantime. Returns the item that was held.
+        Record that a waiting job is returned to its framework. The job keeps its position. The process that takes its
+        message next makes its request, and holds it from then on. If the job is woken before that, other jobs are
+        granted in the meantime. Return the item that was held.
 
         Args:
-            at_once: The job was woken, and a worker starts it now: its wake keeps its units until then.
+            at_once: Whether the job was woken, and a worker starts it now. If so, its units are kept until it starts.
         """
         here = self._here
         with here.changed:
             return here.pass_on(id, _now_us(), at_once=at_once)
 
     def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
-        """Remove a job that no longer waits, from this process and from its waitlists. Returns the held item."""
+        """Remove a job that no longer waits from this process and from its waitlists. Return the held item."""
         here = self._here
         with here.changed:
             item = here.room.release(id)
@@ -363,7 +363,7 @@ class Waker(Generic[_T]):
             self._remove_all(claims, [id], any_owner=self._roams)
 
     def on_wakes(self, bucket: str, wakes: Sequence[Wake]) -> None:
-        """Note wakes that arrived on the channel: another process made them."""
+        """Apply wakes of another process, which arrived on the channel."""
         here = self._here
         with here.changed:
             unknown = here.room.apply_wakes(wakes, _now_us())
@@ -373,7 +373,7 @@ class Waker(Generic[_T]):
             self._remove(unit, unknown)
 
     def on_missed(self) -> None:
-        """Note that wakes may have been missed: the connection to the store was lost."""
+        """Record that wakes may have been missed, because the connection to the store was lost."""
         here = self._here
         with here.changed:
             here.room.look_at_all(_now_us())
@@ -381,8 +381,8 @@ class Waker(Generic[_T]):
 
     def on_limits_changed(self) -> None:
         """
-        Note that the rules of live control have changed. Jobs of stopped lists make their requests, in their order. So
-        does the first job of each other list, because a look uses the limit of a job's last request.
+        Record that the rules of live control have changed. Jobs of stopped lists make their requests, in order. So does
+        the first job of each other list, because a look uses the limit of a job's last request.
         """
         here = self._here
         with here.changed:
@@ -396,7 +396,7 @@ class Waker(Generic[_T]):
     # The thread
 
     def _run(self, here: _Here[_T]) -> None:
-        listens_us: int | None = _now_us()  # when to begin to listen; None: it already listens
+        listens_us: int | None = _now_us()  # the time to begin to listen, or None if it listens
         while True:
             if listens_us is not None and listens_us <= _now_us():
                 listens_us = None if self._listen(here) else _now_us() + _RETRY_US
@@ -416,7 +416,7 @@ class Waker(Generic[_T]):
                 self._look(here, each.claim, each.ids)
 
     def _listen(self, here: _Here[_T]) -> bool:
-        """Begin to receive wakes; return whether that worked. On a cluster, a node has to answer first."""
+        """Begin to receive wakes. Return whether that succeeded. On a cluster, a node has to answer first."""
         try:
             here.unlisten = self._store.listen(here.owner, self.on_wakes, self.on_missed)
         except Exception as error:
@@ -481,14 +481,14 @@ class Waker(Generic[_T]):
         self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False, any_owner: bool = False
     ) -> None:
         try:
-            with suppress(StoreUnavailable):  # then they are removed once they are woken again
+            with suppress(StoreUnavailable):  # without an answer, the jobs are removed once they are woken again
                 self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
         except Exception:  # the waker's thread must not end
             _LOG.exception("Jobs could not be removed from their waitlists.")
 
 
 def _pause_s(*times_us: int | None) -> float | None:
-    """Return the seconds until the first of *times_us*; None: there is none."""
+    """Return the seconds until the first of *times_us*, or None if there is no time."""
     first_us = min((each for each in times_us if each is not None), default=None)
     return None if first_us is None else max(0.0, (first_us - _now_us()) / 1e6)
 

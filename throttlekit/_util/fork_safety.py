@@ -1,4 +1,4 @@
-"""Fresh locks after a fork: a lock that another thread held at the fork would stay locked in the child."""
+"""Replace locks after a fork, because a lock that another thread held at the fork would stay locked in the child."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _owners: weakref.WeakKeyDictionary[object, tuple[str, Callable[[], object]]] = w
 
 
 def renew_lock_after_fork(owner: object, attribute: str, make: Callable[[], object] = threading.Lock) -> None:
-    """Set *attribute* of *owner* to `make()` in every child that this process forks. One attribute for each owner."""
+    """Set *attribute* of *owner* to `make()` in every forked child of this process. An owner has one such attribute."""
     _owners[owner] = (attribute, make)
 
 

@@ -19,10 +19,10 @@ _FIRST: ContextVar[Callable[[str], bool] | None] = ContextVar("throttlekit_first
 @contextmanager
 def once_in_fleet(first: Callable[[str], bool]) -> Generator[None, None, None]:
     """
-    For processes that run one job and end: log a limit's summary once for all of them, not once in each.
+    Log each limit's summary once for all processes, in place of once per process: for processes that run one job.
 
     Args:
-        first: Called with the limit's name before a summary is logged; it is logged if this returns True.
+        first: Called with the limit's name before a summary is logged. The summary is logged if it returns True.
     """
     token = _FIRST.set(first)
     try:
@@ -32,16 +32,16 @@ def once_in_fleet(first: Callable[[str], bool]) -> Generator[None, None, None]:
 
 
 def is_first_in_fleet(limit: str) -> bool:
-    """Whether this process logs the summary of *limit*: always, outside `once_in_fleet`."""
+    """Whether this process logs the summary of *limit*. Outside `once_in_fleet` it always does."""
     first = _FIRST.get()
     return first is None or first(limit)
 
 
 class Every:
     """
-    `due` returns True once, and then False for *every* seconds.
+    A timer whose `due` returns True once, and then False for *every* seconds.
 
-    It takes no lock: at worst two threads both get True.
+    It takes no lock, so two threads may both get True.
     """
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,7 +58,7 @@ class Every:
 
 
 class CountedEvery:
-    """Counts events by name, and returns each name's count at once the first time, then once in *every* seconds."""
+    """Counts events by name. The first event is reported at once, and later counts once in *every* seconds."""
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._every = every
@@ -68,7 +68,7 @@ class CountedEvery:
         self._counts: dict[str, tuple[float, int]] = {}
 
     def one_more(self, name: str) -> int:
-        """Count one event of *name*. Returns the events since the last count returned, or 0 while it is not due."""
+        """Count an event of *name*. Return the events since the last report, or 0 if no report is due."""
         now = self._clock()
         with self._lock:
             last, count = self._counts.get(name, _NEVER)

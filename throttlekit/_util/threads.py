@@ -1,4 +1,4 @@
-"""Threads of a limiter's own, for event loops: what waits for a socket waits there."""
+"""The threads of a limiter that wait for sockets, so that event loops do not wait."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _T = TypeVar("_T")
 
 class Threads:
     """
-    At most four threads, which start with the first call. No call waits in them for anything but the store, so each
-    call gets its turn, whatever the application does with the default executor of its event loop.
+    At most four threads, which start with the first call. Calls in them wait for the store only, so each call gets its
+    turn, even if the application fills the default executor of its event loop.
     """
 
     def __init__(self) -> None:
@@ -31,10 +31,10 @@ class Threads:
 
     def start(self, function: Callable[[], _T]) -> Future[_T]:
         """
-        Have a thread call *function*.
+        Call *function* in a thread.
 
         Raises:
-            RuntimeError: The interpreter ends.
+            RuntimeError: The interpreter is shutting down.
         """
         from concurrent.futures import ThreadPoolExecutor  # costly to import, and only event loops need it
 
@@ -50,15 +50,15 @@ class Threads:
                 # another loop has closed it just now
 
     def run_to_end(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
-        """*function* is on its way to a thread once this returns; it runs to its end though its caller is cancelled."""
-        import asyncio  # a third of what `import throttlekit` would cost
+        """Schedule *function* in a thread at once. It runs to its end even if its caller is cancelled."""
+        import asyncio  # at module level, it would take a third of the time of `import throttlekit`
 
         inner = asyncio.wrap_future(self.start(function))
-        inner.add_done_callback(_seen)
+        inner.add_done_callback(_read_error)
         return asyncio.shield(inner)
 
     def close(self) -> None:
-        """Let the threads end. The next call starts others."""
+        """End the threads. The next call starts new ones."""
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False)
@@ -66,7 +66,7 @@ class Threads:
 
 def in_running_loop() -> bool:
     """Whether an event loop runs in this thread. Costs a microsecond, and does not import asyncio."""
-    # Another thread may be importing asyncio: then no loop runs yet, and the function may be missing.
+    # While another thread imports asyncio, no loop runs yet, and the function may be missing.
     get_running_loop = getattr(sys.modules.get("asyncio.events"), "get_running_loop", None)
     if get_running_loop is None:
         return False
@@ -79,8 +79,8 @@ def in_running_loop() -> bool:
 
 def warn_in_loop(verb: str) -> None:
     """
-    Warn the caller of `Limiter.acquire`, or another *verb* of one round trip, that it blocks the event loop. This is
-    not an error: a notebook runs a loop too, and one round trip harms no other task there.
+    Warn the caller of `Limiter.acquire`, or of another *verb* of one round trip, that it blocks the event loop. This is
+    not an error, because a notebook also runs a loop, where one round trip delays no other task.
     """
     warnings.warn(
         f"Limiter.{verb} was called where an event loop runs: it blocks the loop until the store answers. Write "
@@ -90,7 +90,7 @@ def warn_in_loop(verb: str) -> None:
     )
 
 
-def _seen(future: asyncio.Future[Any]) -> None:
-    """The error of a call whose caller was cancelled concerns no caller: asyncio shall not log it."""
+def _read_error(future: asyncio.Future[Any]) -> None:
+    """Read the error of a call whose caller was cancelled, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()

@@ -1,10 +1,10 @@
 """
 The interface for adapters. An adapter for another framework needs these names only.
 
-Options (`JobOptions`, `WaitRules`) are read where jobs are declared. Admission (`Throttling`) turns a message into one
-of four outcomes. The body runs between `begin` and `end`. Denied messages that stay in the process wait with a `Waker`,
-or in a `HoldingStream` of `throttlekit.adapter.loop`, which needs asyncio.
-docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.AdapterConformance` is its test suite.
+An adapter reads options (`JobOptions`, `WaitRules`) when jobs are declared. Admission (`Throttling`) turns a message
+into one of four outcomes. The body runs between `begin` and `end`. Denied messages that stay in the process wait with a
+`Waker`, or in a `HoldingStream` of `throttlekit.adapter.loop`, which needs asyncio. docs/write-an-adapter.md shows an
+adapter of 150 lines; `throttlekit.testing.AdapterConformance` is its test suite.
 """
 
 from throttlekit._core.answer import Waited

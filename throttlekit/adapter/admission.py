@@ -21,7 +21,7 @@ from throttlekit._wiring import wiring_of
 from throttlekit.adapter.body import end
 from throttlekit.adapter.options import JobOptions, WaitRules
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
-from throttlekit.adapter.rate_limited import limited, pause, wait_again
+from throttlekit.adapter.rate_limited import deny_after_429, pause, wait_again
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 from throttlekit.limiter import Limiter
 
@@ -37,11 +37,11 @@ _M = TypeVar("_M", contravariant=True)
 
 
 class Host(Protocol[_M]):
-    """An adapter's access to its framework's messages. If a method raises, no job is lost: it is deferred or fails."""
+    """An adapter's access to its framework's messages. If a method raises, the job is not lost: it waits or fails."""
 
     def options(self, message: _M) -> JobOptions:
         """
-        The limits and options of *message*.
+        Return the limits and options of *message*.
 
         Raises:
             ConfigurationError: The message carries options that cannot be read.
@@ -53,7 +53,7 @@ class Host(Protocol[_M]):
         ...
 
     def delivery(self, message: _M, max_wait: float | None) -> Delivery:
-        """How the framework delivers *message* later. *max_wait* is the job's own longest wait in seconds, or None."""
+        """Return how the framework redelivers *message*. *max_wait* is the job's longest wait in seconds, or None."""
         ...
 
 
@@ -64,9 +64,9 @@ class Throttling(Generic[_M]):
     Args:
         limiter: The limiter that decides.
         host: The adapter's object that reads the framework's messages.
-        rules: How long jobs may wait.
+        rules: The rules for the wait of jobs.
         log: The adapter's logger.
-        noun: What the framework calls a job, in log lines: "Message", "Task", "Job".
+        noun: The framework's word for a job, for log lines: "Message", "Task", "Job".
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Throttling(Generic[_M]):
         Request the units of *message*: one round trip, or none if it names no limit.
 
         Args:
-            waits: The waker that keeps the message if it is denied (`Deferred`). None: the framework redelivers it
+            waits: The waker that keeps the message if it is denied (`Deferred`). If None, the framework redelivers it
                 after the delay.
 
-        Never raises: a configuration error returns `Failed`; any other error is logged and defers the job for a
-        second. Only `Run` has charged anything."""
+        This never raises an error: a configuration error returns `Failed`, and any other error is logged and defers the
+        job for a second. Only after `Run` is anything charged."""
         run = self._limits_to_request(message, waits)
         if not isinstance(run, Run) or not run.limits:
             return run
@@ -120,8 +120,8 @@ class Throttling(Generic[_M]):
 
     def leave(self, message: _M, waits: Waiting | None = None) -> None:
         """
-        Remove the job of *message*, which ends without running, from its waitlists. The next job gets its turn at
-        once, and not only when the entry expires. One round trip. Never raises.
+        Remove the job of *message*, which ends without running, from its waitlists, so that the next job gets its turn
+        before the entry expires. This takes one round trip, and never raises an error.
 
         Args:
             waits: The waker that keeps the message, if one does.
@@ -138,11 +138,11 @@ class Throttling(Generic[_M]):
             self._log.debug("The position of a %s that ended is removed later: %r", self._noun.lower(), error)
 
     def waited_of(self, id: str) -> Waited:
-        """How long a job waited that runs in this process, or in its parent before a fork. Its run counts."""
+        """Return how long a job waited that runs in this process, or in its parent before a fork, with its run."""
         return wiring_of(self.limiter).pipeline.history.of(id)
 
     def record_waited(self, id: str, waited: Waited) -> None:
-        """Note how a job waited whose waker is in another process, for `waited_of` and for a 429 of its body."""
+        """Record how a job waited whose waker is in another process, for `waited_of` and for a 429 of its body."""
         wiring_of(self.limiter).pipeline.history.note(id, waited)
 
     def concerns(self, options: JobOptions) -> bool:
@@ -150,7 +150,7 @@ class Throttling(Generic[_M]):
         return bool(options.limits) or self.limiter.events.configures_limits
 
     def limits(self, options: JobOptions, job: Job) -> tuple[Limit, ...]:
-        """The limits of a job with these *options*, and those that plugins add to it."""
+        """Return the limits of a job with these *options*, and those that plugins add to it."""
         if not self.limiter.events.configures_limits:
             return options.limits
         own = {limit.name for limit in options.limits}
@@ -158,24 +158,24 @@ class Throttling(Generic[_M]):
 
     def rate_limited(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> Outcome:
         """
-        Handle *error*, which the body of the job of *run* raised: the service downstream requires a pause.
+        Handle *error*, which the body of the job of *run* raised because the partner requires a pause.
 
-        Pauses the limits that *error* means, in the whole fleet, and puts the job ahead of jobs that have not run.
-        Never raises.
+        Pause the limits that *error* names or implies, in the whole fleet, and put the job ahead of jobs that have not
+        run. This never raises an error.
 
         Args:
-            release: Releases the slots that the body holds. Called once the pause is stored: before that, a waiting
-                job would take the slot and call downstream.
+            release: Releases the slots that the body holds. It is called once the pause is stored, because a waiting
+                job would otherwise take the slot and call the partner.
 
         Returns:
-            Nearly always `Deferred`. `Run` means that *error* ends the job like any other error of its body, because
-            the job has waited for too long or has no limit.
+            Nearly always `Deferred`. After `Run`, *error* ends the job like any other error of its body, because the
+            job has waited for too long or has no limit.
         """
         job, delivery = run.job, run.delivery
         if not run.limits:
             return run
         try:
-            decision = limited(
+            decision = deny_after_429(
                 self.limiter, error, run.limits, job=job, delivery=delivery, release=release, on_429=run.on_429
             )
         except ConfigurationError as fault:
@@ -190,11 +190,11 @@ class Throttling(Generic[_M]):
 
     def pause(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> bool | Failed:
         """
-        The first half of `rate_limited`, for a body that does not run in the process of its job's waker: pause the
-        limits that *error* means, and release the slots. The waker's process then calls `wait_again`.
+        Pause the limits that *error* names or implies, and release the slots. This is the first half of `rate_limited`,
+        for a body outside the process of its job's waker. The waker's process then calls `wait_again`.
 
         Returns:
-            Whether the pause is stored.
+            Whether the pause is stored; `Failed` after a configuration error.
         """
         try:
             return pause(self.limiter, error, run.limits, job=run.job, on_429=run.on_429)[1]
@@ -209,7 +209,7 @@ class Throttling(Generic[_M]):
     def over(self, run: Run, waited: Waited) -> Outcome | None:
         """
         Return the outcome of a job that has *waited* for too long to wait again after a 429, or None if it may wait.
-        For the process that runs the body.
+        The process that runs the body calls this.
         """
         if not run.limits or not run.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             return None
@@ -220,11 +220,11 @@ class Throttling(Generic[_M]):
 
     def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:
         """
-        The second half of `rate_limited`: the job of *message*, whose body has ended, waits again.
+        Let the job of *message*, whose body has ended, wait again. This is the second half of `rate_limited`.
 
         Args:
             retry_after: The value of the body's error, in seconds.
-            stored: What `pause` returned.
+            stored: The value that `pause` returned.
         """
         run = self._limits_to_request(message, waits)
         if not isinstance(run, Run) or not run.limits:
@@ -252,7 +252,7 @@ class Throttling(Generic[_M]):
         return AsyncLimiter(self.limiter)
 
     def _limits_to_request(self, message: _M, waits: Waiting | None = None) -> Outcome:
-        """The limits to request for *message*; `Run` without limits if it has none."""
+        """Return a `Run` with the limits to request for *message*, if it has any, or the outcome of an error."""
         job = _UNKNOWN
         try:
             options, configures = self._host.options(message), self.limiter.events.configures_limits

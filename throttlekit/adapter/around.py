@@ -22,14 +22,15 @@ __all__ = ["Admitted", "Around", "watched"]
 
 class Around:
     """
-    `with Around(throttling, run, follow):` or `async with`: call `begin` and `end`, and handle a 429 of the body.
+    The context of a body, `with Around(throttling, run, follow):` or `async with`. It calls `begin` and `end`, and
+    handles a 429 of the body.
 
-    Inside the body of another job, that job is the current one again afterwards.
+    If the body runs inside the body of another job, that job is the current one again afterwards.
 
     Args:
-        run: The outcome that admitted the job. A job that runs uncharged has no grant: `begin` is not called for it.
+        run: The outcome that admitted the job. For a job that runs uncharged, `begin` is not called.
         follow: Called with the new outcome if the body raised `RateLimited`, once its slots are released. It raises, or
-            returns whether to suppress the error. Not called for `Run`, where the error is like any other.
+            returns whether to suppress the error. It is not called for `Run`, when the error is like any other.
     """
 
     def __init__(self, throttling: Throttling[Any], run: Run, follow: Callable[[Outcome], bool]) -> None:
@@ -76,7 +77,7 @@ class Admitted:
     `cancel`, in any thread, has an effect.
 
     Args:
-        outcome: `Run`; or `Failed` or `Dropped`, if the framework calls the body to end a job.
+        outcome: `Run`, or, if the framework calls the body to end a job, `Failed` or `Dropped`.
         follow: As for `Around`.
 
     Attributes:
@@ -91,8 +92,8 @@ class Admitted:
 
     def around(self) -> Any:
         """
-        Return the context in which the body runs; None: the body does not run. A nested call of the job's function is
-        an ordinary call.
+        Return the context in which the body runs, or None if the body does not run. A nested call of the job's function
+        is an ordinary call.
 
         Raises:
             Exception: The error of `Failed`.
@@ -109,7 +110,7 @@ class Admitted:
         return self._around
 
     def cancel(self) -> Callable[[], None] | None:
-        """Return a function that refunds the job, whose body now never begins; None: there is nothing to refund."""
+        """Return a function that refunds the job, whose body never begins now, or None if nothing was charged."""
         outcome = self._take()
         decision = outcome.decision if isinstance(outcome, Run) else None
         return None if decision is None else partial(self._throttling.limiter.cancel, decision)
@@ -122,8 +123,9 @@ class Admitted:
 
 def watched(function: Callable[..., Any], admitted: Callable[[], Admitted | None]) -> Callable[..., Any]:
     """
-    Wrap *function*, plain or async, as the body of the job that *admitted* returns in the calling thread or task. If it
-    returns None (a job without limits, or a direct call), *function* is just called. A dropped job returns None.
+    Wrap *function*, plain or async, as the body of the job that *admitted* returns in the calling thread or task. If
+    *admitted* returns None (a job without limits, or a direct call), *function* is just called. A dropped job returns
+    None.
 
     If the job has limits, a plain function that returns an awaitable raises `ConfigurationError`, because the awaitable
     would run after the job's slots are released.

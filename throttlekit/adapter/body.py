@@ -1,4 +1,4 @@
-"""The body of a job while it runs: set what `throttlekit.current()` returns, and hold the job's leases."""
+"""Begin and end the body of a job: set the value of `throttlekit.current()`, and hold the job's leases."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def begin_from_receipt(
     Like `begin`, for a decision of another process, which wrote the *receipt*.
 
     Args:
-        starts: Whether the body starts now. If not, the adapter calls `current().start()` when it does.
+        starts: Whether the body starts now. Otherwise the adapter calls `current().start()` when the body starts.
 
     Raises:
-        ConfigurationError: *receipt* has slots and is not valid. One without slots is only read when it is used.
+        ConfigurationError: *receipt* has slots and is not valid. A receipt without slots is read only when it is used.
     """
     if any(each.get("holder") for each in receipt["charged"]):
         running = Running(limiter, decision_from_receipt(receipt), job=job)
@@ -67,7 +67,7 @@ def end(error: BaseException | None = None) -> None:
 
 
 async def end_async(limiter: Limiter, error: BaseException | None = None) -> None:
-    """Like `end`, in an event loop, which the store never blocks. Completes even if the caller is cancelled."""
+    """Like `end`, in an event loop, which the store never blocks. It completes even if the caller is cancelled."""
     running = current()
     RUNNING.set(NOTHING)
     if running.decision is not None and running.decision.leases:
@@ -84,9 +84,9 @@ def resume(running: Running) -> None:
 @contextmanager
 def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Generator[Running, None, None]:
     """
-    Call `begin` and `end` around a body, for adapters that call it themselves. Yields the `Running` of the job.
+    Call `begin` and `end` around a body, for adapters that call the body themselves. Yield the `Running` of the job.
 
-    Inside the body of another job, that job stays the current one.
+    If the body runs inside the body of another job, that job stays the current one.
     """
     inner, error = Running(limiter, decision, job=job), None
     token = RUNNING.set(inner) if current().decision is None else None
@@ -135,7 +135,7 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
     Return the decision of *receipt*, with the parts that `settle` and `release` need.
 
     Raises:
-        ConfigurationError: `receipt` did not write it.
+        ConfigurationError: *receipt* was not written by the function `receipt`.
     """
     try:
         charged = tuple(_read_charge(each) for each in receipt["charged"])
@@ -170,9 +170,9 @@ def _read_charge(data: Mapping[str, Any]) -> Charged:
 
 def flush(limiter: Limiter) -> None:
     """
-    Report the decisions of *limiter* in this process now. For processes that end without notice, like RQ's work-horse.
+    Report the decisions of *limiter* in this process now, for processes that end without notice, like RQ's work-horse.
 
-    Needs one round trip if there is something to report and the process is younger than two seconds or has run one job.
-    An older process reports in the background. If the store does not answer, the report is dropped.
+    This takes one round trip if there is something to report and the process is younger than two seconds or has run one
+    job. An older process reports in the background. If the store does not answer, the report is dropped.
     """
     limiter.flush()

@@ -1,4 +1,4 @@
-"""One request of an HTTP client: wait for its limits, and apply its response to them."""
+"""Wait for the limits of one request of an HTTP client, and apply its response to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OfRequest: TypeAlias = "str | int | Callable[[Any], str | int] | None"
 
 
 class Tokens(TypedDict):
-    """The limits that count tokens, by what they count."""
+    """The limits that count tokens, by the kind of tokens."""
 
     tokens: Limit | None
     input_tokens: Limit | None
@@ -35,8 +35,8 @@ class CallLimits(NamedTuple):
 
     Attributes:
         running: The job that makes the request.
-        limits: The limits to wait for, without those under which the job was charged already.
-        key, cost: The key and the cost for these limits.
+        limits: The limits to wait for. Limits under which the job was charged already are left out.
+        key, cost: The key and the cost for *limits*.
     """
 
     running: Running
@@ -54,13 +54,13 @@ class Calls:
     and outside a job, each request waits in its thread or task.
 
     Args:
-        limits: The partner's responses are about the first one.
+        limits: The limits of each request. The partner's responses are applied to the first one.
         tokens: The limits that count tokens, as `Limiter.apply_response` takes them.
         key, cost: As for `Limiter.wait`, or a function of the request.
         timeout: As for `Limiter.wait`.
 
     Raises:
-        ConfigurationError: There is no limit, or one that has no rate.
+        ConfigurationError: No limit was given, or one that has no rate.
     """
 
     limits: tuple[Limit, ...]
@@ -95,13 +95,13 @@ class Calls:
         return self.limits[0] not in needed.limits
 
     def wait(self, limiter: Limiter, needed: CallLimits) -> Decision | None:
-        """Wait for the limits of *needed*, and return the grant; None: the job was charged under all of them."""
+        """Wait for the limits of *needed*. Return the grant, or None if the job was charged under all of them."""
         if not needed.limits:
             return None
         return limiter.wait(*needed.limits, key=needed.key, cost=needed.cost, timeout=self.timeout)
 
     def handle_refusal(self, limiter: Limiter, needed: CallLimits, denial: RateLimited) -> None:
-        """Pause the fleet, because the partner denied the request. In a job, the `RateLimited` it raises does that."""
+        """Pause the fleet after the partner denied a request outside a job. In a job, the raised error does that."""
         if not self.in_job(needed):
             with suppress(StoreUnavailable):
                 limiter.pause(self.limits[0], denial.retry_after, key=needed.key, refused=True)
@@ -122,7 +122,7 @@ class Calls:
         needed.running.apply_response(response, self.limits[0], **tokens)
 
     def denial(self, response: Any) -> RateLimited | None:
-        """Return the error to raise: for a 429, and for a 503 or GitHub's 403 that has a retry time."""
+        """Return the error to raise for a 429, or for a 503 or GitHub's 403 with a retry time; None otherwise."""
         status = response.status_code
         if status == 429 or (status in (403, 503) and "Retry-After" in response.headers):
             return RateLimited.from_response(response, limit=self.limits[0])

@@ -16,12 +16,12 @@ from throttlekit.limiter import Limiter
 __all__ = ["HoldingStream"]
 
 _LOOK_EVERY = 0.5
-"""Seconds between two checks: signal handlers of frameworks do not always wake their loop."""
+"""Seconds between two checks. Checks are needed because signal handlers of frameworks may not wake their loop."""
 
 _AT_ONCE = 32  # messages that are returned to the broker concurrently
 _CANCEL_AGAIN_S = 2.0
 _INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
-"""How long, and how often, a stopping worker retries if its broker is unavailable and does not redeliver messages."""
+"""The time and the period, in seconds, of a stopping worker's retries to return messages to an unavailable broker."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -37,14 +37,14 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     Args:
         open_stream: The broker's own `listen`, which yields values of R. T is the adapter's type for a message.
-        free: How many tasks the worker may begin now.
-        most: The largest number of messages that may wait. While so many wait, none are fetched.
+        free: Returns how many tasks the worker may begin now.
+        most: The largest number of messages that may wait. While so many wait, no message is fetched.
         log: The adapter's logger.
-        opens_within: How many seconds a stream may take to open. It is not cancelled before: the clients of some
-            brokers close the channel if a stream is cancelled while it opens.
+        opens_within: The seconds that a stream may take to open. It is not cancelled before that, because the clients
+            of some brokers close the channel if a stream is cancelled while it opens.
         tend_every: Seconds between two calls of `tend`.
-        answers_within: How many seconds a pending read continues after the worker was stopped. Some brokers lose or
-            delay a message that is in transit when the read is cancelled.
+        answers_within: The seconds for which a pending read continues after the worker was stopped. Some brokers lose
+            or delay a message that is in transit when the read is cancelled.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class HoldingStream(ABC, Generic[_R, _T]):
         self._is_away = False
 
     @abstractmethod
-    def received(self, raw: _R) -> _T:
+    def convert_message(self, raw: _R) -> _T:
         """Convert a received *raw* value to the adapter's type."""
 
     @abstractmethod
     def to_framework(self, message: _T, *, waited: bool) -> _R:
-        """Convert *message* for the worker. *waited*: it waited in this stream; otherwise it has just arrived."""
+        """Convert *message* for the worker. *waited* is whether it waited in this stream, or has just arrived."""
 
     @abstractmethod
     async def is_ours(self, message: _T) -> bool:
@@ -96,10 +96,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """Put *message* into the broker, and then acknowledge it."""
 
     async def tend(self) -> None:
-        """Do periodic work for waiting messages, like renewing their claims; see *tend_every*. Errors are logged."""
+        """Do periodic work for waiting messages, such as renewing their claims. Errors are logged."""
 
     def needs_another_stream(self, held: int, streams: int) -> bool:
-        """Whether the broker sends nothing more through its *streams* while *held* messages are unacknowledged."""
+        """Whether the broker sends no more through *streams* streams while *held* messages are unacknowledged."""
         return False
 
     def more_streams(self) -> Sequence[AsyncGenerator[_R, None]]:
@@ -111,8 +111,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         Yield woken messages and new messages.
 
         Raises:
-            Exception: The first error of a stream of the broker, even while it is being closed. It is raised after the
-                waiting messages are put back. Further errors are logged.
+            Exception: The first error of a stream of the broker, even while that is being closed. It is raised after
+                the waiting messages are put back. Further errors are logged.
         """
         self._loop, self.is_open = asyncio.get_running_loop(), True
         self._add_stream()
@@ -121,12 +121,12 @@ class HoldingStream(ABC, Generic[_R, _T]):
         try:
             while True:
                 if self._woken:
-                    is_ours = await self.is_ours(self._woken[0])  # not removed yet: the worker may stop meanwhile
+                    is_ours = await self.is_ours(self._woken[0])  # not removed yet, because the worker may stop
                     message = self._woken.popleft()
                     if is_ours:
                         yield self.to_framework(message, waited=True)
                 elif (raw := self._take_arrived()) is not None:
-                    yield self.to_framework(self.received(raw), waited=False)
+                    yield self.to_framework(self.convert_message(raw), waited=False)
                 else:
                     self._fetch()
                     await self._wait_for_ring()
@@ -200,14 +200,15 @@ class HoldingStream(ABC, Generic[_R, _T]):
         errors: list[BaseException] = []
         for reading in readings:
             while not reading.done():
-                # Repeat, as redis-py may swallow a cancel; but not soon: while aiormq closes, one closes the channel.
+                # Repeat, because redis-py may swallow a cancel, but not soon: a second cancel while aiormq closes the
+                # stream closes the channel.
                 reading.cancel()
                 await asyncio.wait([reading], timeout=_CANCEL_AGAIN_S)
             if reading.cancelled():
                 continue
             error = reading.exception()
             if error is None:
-                read.append(self.received(reading.result()))
+                read.append(self.convert_message(reading.result()))
             elif not isinstance(error, StopAsyncIteration):
                 errors.append(error)
         return read, errors
@@ -223,7 +224,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     async def settle(self) -> None:
         """
-        After the stream is closed, wait until the broker has all returned messages. A denied task awaits this, because
+        Wait, after the stream is closed, until the broker has all returned messages. A denied task awaits this, because
         its worker waits for the task before it stops the loop.
         """
         await asyncio.sleep(0)  # the waker may have scheduled a call in the loop
@@ -252,10 +253,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     async def put_back(self, message: _T, until: float | None = None) -> None:
         """
-        Return *message* to its broker. If the broker would not redeliver it otherwise, retry until it is available.
+        Return *message* to its broker. If the broker would lose it otherwise, retry until the broker is available.
 
         Args:
-            until: The deadline for retries, by the loop's clock. None: 30 seconds from now.
+            until: The deadline for retries, by the loop's clock. Default: 30 seconds from now.
         """
         until = asyncio.get_running_loop().time() + _INSIST_S if until is None else until
         while True:

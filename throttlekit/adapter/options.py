@@ -1,5 +1,5 @@
 """
-The options of a job: `throttle=`, `throttle_on_429=`, `throttle_max_wait=`, and how long a job may wait.
+The options of a job: `throttle=`, `throttle_on_429=`, `throttle_max_wait=`, and the rules for its wait.
 
 This module checks every option, for all frameworks, and defines how limits are written into a message ("by value").
 """
@@ -49,7 +49,7 @@ OPTIONS = THROTTLE, ON_429, MAX_WAIT = "throttle", "throttle_on_429", "throttle_
 """The options' names, in every framework. They begin with `throttle`, to differ from a framework's own options."""
 
 _OF_OUR_FUNCTIONS = {"on_429": ON_429, "max_wait": MAX_WAIT}
-"""Argument names of throttlekit's functions that users may write by mistake, and the right option for each."""
+"""Argument names of throttlekit's functions that users may write by mistake, with the right option for each."""
 
 OnWaitedTooLong: TypeAlias = Literal["fail", "drop", "run"]
 
@@ -60,10 +60,10 @@ class JobOptions:
     The limits and wait options of one job.
 
     Attributes:
-        limits: The job's limits. Empty: it runs at once.
-        on_429: The name of the limit that a `RateLimited` in the job's body pauses, if the error names no limit.
-            None: every limit of the job that is not a concurrency limit.
-        max_wait: Seconds that the job may wait in all, from its first denial. None: the value in `WaitRules`.
+        limits: The job's limits. A job without limits runs at once.
+        on_429: The name of the limit that a `RateLimited` in the job's body pauses, if the error names no limit. If
+            None, every limit of the job that is not a concurrency limit is paused.
+        max_wait: Seconds that the job may wait in total, from its first denial. If None, `WaitRules` has the value.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -81,11 +81,11 @@ class JobOptions:
         function: Callable[..., Any] | None = None,
     ) -> JobOptions:
         """
-        Read and check the options where they are declared, so that a mistake shows at once.
+        Read and check the options when they are declared, so that a mistake is reported at once.
 
         Args:
-            limiter: Registers the limits: one name has one definition.
-            function: The job's function: templates of keys and tiers may name its arguments only.
+            limiter: The limiter that registers the limits, so that each name has one definition.
+            function: The job's function. Templates of keys and tiers may name its arguments only.
 
         Raises:
             ConfigurationError: An option can never work. The message names the value; the caller adds the job's name.
@@ -107,7 +107,7 @@ class JobOptions:
         Like `read`, for the options *given* in the declaration of *what*. Other options are ignored.
 
         Raises:
-            ConfigurationError: An option can never work. The message begins with *what*: "task 'a'".
+            ConfigurationError: An option can never work. The message begins with *what*, such as "task 'a'".
         """
         try:
             throttle, on_429, max_wait = map(given.get, OPTIONS)
@@ -120,7 +120,7 @@ class JobOptions:
         Return throttlekit's options among *given* as plain data for one message, with its limits by value.
 
         Args:
-            given: As a user writes them. Limits that are by value already, as in a retry, stay as they are.
+            given: The options as a user writes them. Limits that are by value already, as in a retry, do not change.
             job: The job of the message, from which keys and costs are computed.
 
         Raises:
@@ -143,7 +143,7 @@ class JobOptions:
         Return the options of a message that carries *travelled*, which `travelling` wrote.
 
         Raises:
-            ConfigurationError: `travelling` did not write them.
+            ConfigurationError: `travelling` did not write *travelled*.
         """
         on_429, max_wait = travelled.get(ON_429), travelled.get(MAX_WAIT)
         return JobOptions(
@@ -156,12 +156,12 @@ class JobOptions:
 @dataclass(frozen=True, slots=True)
 class WaitRules:
     """
-    How long a job may wait, and what happens if it exceeds that.
+    The longest wait of a job, and the outcome of a job that exceeds it.
 
     Attributes:
-        max_wait: Seconds from the first denial.
-        max_deferrals: How often a job may be denied.
-        on_waited_too_long: What happens to a job that exceeds one of them, or that a full `queue=` rejects: "fail" ends
+        max_wait: The longest wait in seconds, from the first denial.
+        max_deferrals: The most denials of a job.
+        on_waited_too_long: The outcome of a job that exceeds one of these, or that a full `queue=` rejects: "fail" ends
             it with `WaitedTooLong`, "drop" ends it without running it, "run" runs it uncharged, **beyond the limit**.
     """
 
@@ -192,8 +192,8 @@ class WaitRules:
         Return the delivery of *framework* for one job.
 
         Args:
-            max_wait: The job's own longest wait, in seconds. None: the value of these rules.
-            of_job: Other fields of the delivery that this job sets.
+            max_wait: The job's own longest wait, in seconds. If None, that of these rules is used.
+            of_job: Other fields of the delivery, for this job.
         """
         longest = self.max_wait if max_wait is None else max_wait
         return replace(framework, max_wait=longest, max_deferrals=self.max_deferrals, **of_job)
@@ -204,10 +204,10 @@ def check_limiter(limiter: object, usage: str) -> Limiter:
     Return *limiter* if it is a `Limiter`.
 
     Args:
-        usage: How the call is written, for the error: "Throttle takes a limiter: Throttle(Limiter(…))".
+        usage: The correct call, for the error: "Throttle takes a limiter: Throttle(Limiter(…))".
 
     Raises:
-        ConfigurationError: *limiter* is something else.
+        ConfigurationError: *limiter* is not a `Limiter`.
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError(f"{usage}, not {limiter!r}")
@@ -216,6 +216,8 @@ def check_limiter(limiter: object, usage: str) -> Limiter:
 
 def boolean_in(option: str, value: object) -> bool:
     """
+    Return the *value* of *option* if it is a bool.
+
     Raises:
         ConfigurationError: *value* is not a bool. The text "false", for example, would count as true.
     """
@@ -226,9 +228,8 @@ def boolean_in(option: str, value: object) -> bool:
 
 def misspelt(names: Iterable[str]) -> dict[str, str]:
     """
-    Map each of *names* that looks like a misspelt option of a job to that option.
-
-    Most frameworks accept any option.
+    Map each of *names* that looks like a misspelt option of a job to that option. Most frameworks accept any option, so
+    they would not report it.
     """
     given = set(names)
     meant = {name: option for name in given if (option := _similar_option(name))}
@@ -254,7 +255,7 @@ def check_spelling(what: str, options: Mapping[str, Any], function: object = Non
             except a limit, or a list of limits, that only its `**kwargs` would accept.
 
     Raises:
-        ConfigurationError: One is. The message has the misspelt and the right name.
+        ConfigurationError: An option is misspelt. The message has the misspelt and the right name.
     """
     for name, meant in misspelt(options).items():
         if function is None or not _accepts(function, name, options[name]):
@@ -264,7 +265,7 @@ def check_spelling(what: str, options: Mapping[str, Any], function: object = Non
 def _accepts(function: Any, name: str, value: object) -> bool:
     try:
         parameters = signature(function).parameters
-    except (TypeError, ValueError):  # it has no signature, or is only a name
+    except (TypeError, ValueError):  # *function* has no signature, or is only a name
         return not _holds_limits(value)
     return name in parameters or (
         any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()) and not _holds_limits(value)
@@ -292,7 +293,7 @@ def check_on_429(on_429: Limit | str | None, limits: Iterable[Limit]) -> None:
     Make sure that the option `throttle_on_429` of a job names one of its *limits*.
 
     Raises:
-        ConfigurationError: It does not.
+        ConfigurationError: The option names no limit of the job.
     """
     names = [limit.name for limit in limits]
     if on_429 is not None and name_of(on_429) not in names:
@@ -312,7 +313,7 @@ def read_limits(spec: Any) -> tuple[Limit, ...]:
     Read a `throttle=` option: a limit, several limits, or None.
 
     Raises:
-        ConfigurationError: It is something else, or names one limit twice.
+        ConfigurationError: *spec* is something else, or names one limit twice.
     """
     if spec is None:
         return ()

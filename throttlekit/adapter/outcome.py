@@ -16,14 +16,14 @@ __all__ = ["Deferred", "Dropped", "Failed", "Outcome", "Run"]
 @dataclass(frozen=True, slots=True)
 class Run:
     """
-    The job may run. Keep it while the body runs: `Throttling.rate_limited` needs it.
+    The job may run. Keep this outcome while the body runs, because `Throttling.rate_limited` needs it.
 
     Attributes:
         job: The job.
-        limits: The limits of the job. Empty: it names no limit, and the limiter was not called.
-        decision: The limiter's decision. None: the job has no limit, or another process has the decision. If it is a
-            denial, the job waited for too long, and `on_waited_too_long="run"` runs it uncharged.
-        delivery: How the framework would defer the job.
+        limits: The limits of the job. If they are empty, the limiter was not called.
+        decision: The limiter's decision, or None if the job has no limit or another process has the decision. If it is
+            a denial, the job waited for too long, and `on_waited_too_long="run"` runs it uncharged.
+        delivery: The framework's way to redeliver the job.
         on_429: The name of the limit that a 429 pauses.
     """
 
@@ -40,8 +40,8 @@ class Deferred:
     The job is denied, and its framework redelivers it later.
 
     Attributes:
-        delay: The seconds until the framework should deliver it again.
-        decision: The denial. None: an error prevented a decision, and the delay is short.
+        delay: The seconds until the framework should redeliver the job.
+        decision: The denial, or None if an error prevented a decision; then the delay is short.
     """
 
     delay: float
@@ -51,7 +51,7 @@ class Deferred:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """
-    The job ends as failed, without its body and without a retry, because another request cannot help.
+    The job fails without running and without a retry, because another request cannot help.
 
     Attributes:
         error: The error for the job's result: a `ConfigurationError`, or `WaitedTooLong`.
@@ -68,7 +68,7 @@ class Dropped:
     The job ends without running, and not as a failure: `on_waited_too_long="drop"`.
 
     Attributes:
-        reason: Why it ends, for a log line or the message of a revoked task.
+        reason: The reason, for a log line or the message of a revoked task.
     """
 
     reason: str

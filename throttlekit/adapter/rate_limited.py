@@ -18,13 +18,13 @@ from throttlekit.adapter.options import name_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
 
-__all__ = ["limited", "pause", "wait_again"]
+__all__ = ["deny_after_429", "pause", "wait_again"]
 
 _MOMENT = 0.1
-"""The shortest delay, in seconds, of a job that got a 429, whatever the response says."""
+"""The shortest delay, in seconds, of a job that got a 429, even if the response has a shorter one."""
 
 
-def limited(
+def deny_after_429(
     limiter: Limiter,
     error: RateLimited,
     limits: Sequence[Limit],
@@ -35,13 +35,13 @@ def limited(
     on_429: Limit | str | None = None,
 ) -> Decision:
     """
-    Pause the limits that *error*, which the body of *job* raised, means. Deny the job.
+    Pause the limits that *error*, which the body of *job* raised, names or implies. Deny the job.
 
     Args:
         job: The job that was admitted.
-        release: Releases the slots that the body holds. Called once the pause is stored: before that, a waiting job
-            would take a slot, and call downstream.
-        on_429: The limit that is paused if the error names none: the job's own setting.
+        release: Releases the slots that the body holds. It is called once the pause is stored, because a waiting job
+            would otherwise take a slot and call the partner.
+        on_429: The limit that is paused if the error names none, as the job's options set it.
 
     Returns:
         A denial like one of `Limiter.acquire`: the job runs again after the pause, ahead of jobs that have not run. The
@@ -62,7 +62,7 @@ def limited(
         return denied
     if stored:
         return replace(denied, delay=max(denied.delay, _MOMENT))
-    # The pause is not stored, so other processes do not pause; but this job waits for as long as the response says.
+    # The pause is not stored, so other processes do not pause. This job still waits for the time of the response.
     return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))
 
 
@@ -70,8 +70,8 @@ def pause(
     limiter: Limiter, error: RateLimited, limits: Sequence[Limit], *, job: Job, on_429: Limit | str | None = None
 ) -> tuple[Claim, bool]:
     """
-    Pause the limits that *error*, which the body of *job* raised, means. Return the first of them, and whether the
-    pause is stored. If it is not stored, other processes do not pause.
+    Pause the limits that *error*, which the body of *job* raised, names or implies. Return the claim on the first of
+    them, and whether the pause is stored. If it is not stored, other processes do not pause.
 
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
@@ -98,7 +98,7 @@ def wait_again(
     Let a job, whose body raised `RateLimited`, wait again with the waker of *delivery*. Its limits are paused already.
 
     Args:
-        stored: As returned by `pause`.
+        stored: Whether the pause is stored, as `pause` returned it.
 
     Returns:
         A denial.
@@ -135,7 +135,7 @@ def _hold(
 
 
 def _granted_us() -> dict[str, int]:
-    """When the current job was charged, by bucket."""
+    """Return the times when the current job was charged, by bucket."""
     decision = current().decision
     return {} if decision is None else {each.bucket: each.at_us for each in decision.charged}
 

@@ -1,4 +1,4 @@
-"""Limits for requests to a web application: the common part of the adapters for web frameworks."""
+"""Limit the requests to a web application. All adapters for web frameworks use this module."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ class RequestLimits:
     The limits of the requests to a web application.
 
     A request does not wait: it is granted or denied at once, is granted only if no job waits ahead of it, and gets no
-    position. It holds its slots until `release`, and their leases are renewed meanwhile.
+    position. It holds its slots until `release`. Until then, their leases are renewed.
 
-    For the limits, a request is a job. Its arguments are `remote_addr`, `path` and `method`, those of the view, and
-    those that the application names in *given*. A client may choose the view's arguments, so the others override them.
+    For the limits, a request is a job. Its arguments are `remote_addr`, `path` and `method`, the arguments of the view,
+    and those that the application names in *given*. The view's arguments have the lowest precedence, because a client
+    may choose them.
 
     Args:
         limiter: The limiter that decides.
-        limits: The limits of each request. It is charged under all of them, or under none.
-        given: A function for each argument of the application, which the framework's adapter calls.
+        limits: The limits of each request. A request is charged under all of them, or under none.
+        given: A function for each argument that the application names. The framework's adapter calls it.
         example: An example of the call, for errors.
 
     Raises:
@@ -62,10 +63,10 @@ class RequestLimits:
 
     def of(self, view: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
         """
-        Make sure that the limits' templates name only arguments of a request to *view*. Call it once for each view.
+        Make sure that the limits' templates name only arguments of a request to *view*. Call this once for each view.
 
         Returns:
-            A function that maps a call's arguments to their names, with positional arguments and defaults.
+            A function that returns a call's arguments by name, including positional arguments and defaults.
 
         Raises:
             ConfigurationError: A template names anything else.
@@ -104,8 +105,8 @@ class RequestLimits:
         Args:
             view: The view's name, for limits that count per job.
             of_view, given: The arguments of the view, and the values that the application's functions returned.
-            request: The address that the server sees, the path, and the method. Requests without an address, from a
-                Unix socket, are counted together.
+            request: The client's address as the server sees it, the path, and the method. Requests from a Unix socket,
+                which have no address, are counted together.
         """
         return Job(name=view, kwargs={**of_view, **_of_request(*request), **given})
 
@@ -129,7 +130,7 @@ class RequestLimits:
         self.limiter.release(decision)
 
     async def release_async(self, decision: Decision) -> None:
-        """Like `release`, in an event loop. Completes even if the caller is cancelled."""
+        """Like `release`, in an event loop. It completes even if the caller is cancelled."""
         if decision.leases:
             await self.in_loop.release(decision)
 
@@ -137,9 +138,9 @@ class RequestLimits:
         """Return a function that releases the slots when it is first called, or when *response* is dropped."""
         limiter = self.limiter
 
-        # The garbage collector may drop it in any thread, even in one that holds a lock which `release` needs.
+        # The garbage collector may drop the response in any thread, even in one with a lock that `release` needs.
         dropped = weakref.finalize(response, _thread.start_new_thread, limiter.release, (decision,))
-        dropped.atexit = False  # a process that ends does not wait for the store: the leases expire
+        dropped.atexit = False  # a process that ends does not wait for the store, and the leases expire
 
         def release() -> None:
             if dropped.detach() is not None:
@@ -173,4 +174,4 @@ def _of_request(addr: str | None, path: str | None, method: str | None) -> dict[
 
 
 def _nothing() -> None:
-    """The hook `throttlekit_slot_lost` reports a slot that is lost; the request goes on."""
+    """Do nothing when a slot is lost: the request continues, and the hook `throttlekit_slot_lost` reports the slot."""

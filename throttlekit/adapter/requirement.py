@@ -11,7 +11,7 @@ __all__ = ["installed_by"]
 @contextmanager
 def installed_by(requirement: str) -> Generator[None, None, None]:
     """
-    For the imports of an adapter's `__init__`: if a module of its framework is missing, say what to install.
+    Add the command to install a missing module to an import error, for the imports of an adapter's `__init__`.
 
     Args:
         requirement: The argument for pip: "throttlekit-jobs[celery]".

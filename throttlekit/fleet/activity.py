@@ -2,9 +2,9 @@
 Count the decisions of this process, and report them to the fleet once a second. `throttlekit top` shows the result.
 
 Rule 1: a decision costs one count in memory. A background thread sends each report in one round trip.
-Rule 2: memory is bounded, in the process and in the store. If there are many keys, the most pressing are reported one
-by one; the sum of a limit includes all its keys.
-Rule 3: a report that gets no reply is dropped, not sent again: it may have been counted. Definitions are sent again.
+Rule 2: memory is bounded, in the process and in the store. Of many keys, only the most pressing have separate reports.
+The sum of a limit includes all its keys.
+Rule 3: a report without a reply is dropped, because it may have been counted. Definitions are sent again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KEYS = (
 """The keys of the report, in the order of fleet_report.lua."""
 
 REASON_CODES = {"exhausted": "e", "in line": "l", "queue full": "f", "paused": "p"}
-"""Each reason for which a store denies, as the fleet counts it."""
+"""The reasons for denials by a store, and the codes under which the fleet counts them."""
 
 _FRAMEWORKS = ("dramatiq", "rq", "celery")
 _MOST_KEPT = 10_000
@@ -104,7 +104,7 @@ class _Seen:
 
 class Counts:
     """
-    Decisions since the last report. Bounded: after 10 000 keys, further keys are counted only in their limit's sum.
+    Decisions since the last report. After 10 000 keys, further keys are counted only in their limit's sum.
 
     Counts are exact, for any number of threads.
     """
@@ -136,7 +136,7 @@ class Counts:
                 for each in decision.charged:
                     seen = self._seen.get(each.bucket) or self._seen_of(each.bucket, each.limit)
                     seen.allowed += 1
-                    # A job that waited was counted at that limit with its first denial, and is counted at others now.
+                    # A job that waited was counted at one limit with its first denial, and now at the others.
                     seen.arrived += not waited.denials or (held_by is not None and each.bucket != held_by)
                     seen.units += each.cost
                     if each.bucket == held_by:
@@ -218,7 +218,7 @@ class _ProcessState:
 
 class Activity:
     """
-    Counts the decisions of this process, and reports them. See the module.
+    Counts the decisions of this process, and reports them. The module's docstring has the rules.
 
     Args:
         store: The store that receives the reports.
@@ -245,7 +245,7 @@ class Activity:
         here.began = here.began or now
         seen, jobs = here.counts.take()
         partner_429s = here.counts.take_429s()
-        # A process that ends at once, like a work-horse, is not listed: nobody could look for it.
+        # A process that ends at once, like a work-horse, is not listed, because it is gone when a user looks.
         lives = now - here.began > _SHORT_LIFE
         if not (seen or partner_429s or here.to_define) and not (lives and now - here.alive_at > _ALIVE_EVERY):
             return
@@ -264,7 +264,7 @@ class Activity:
         beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(partner_429s))] if partner_429s else []
         beside += report_history(_moments(sums, dict(partner_429s)))
         self._store.commands([*beside, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
-        if here.to_define is definitions:  # otherwise another thread reports them, too
+        if here.to_define is definitions:  # otherwise another thread reports definitions too
             here.to_define = {}
         here.took_us, here.reported_name = round((time.perf_counter() - began) * 1_000_000), name
         here.alive_at = now if lives else here.alive_at
@@ -299,7 +299,7 @@ class Activity:
 
 
 def _extra_fields(limit: Limit) -> dict[str, Any]:
-    """Return fields that `plain` omits, and that operators' rules are checked against: fixed cost, and share."""
+    """Return the fields that `plain` omits, but that the check of operators' rules needs: fixed cost and share."""
     fixed: dict[str, Any] = {"fixed_cost": limit.cost} if isinstance(limit.cost, int) and limit.cost != 1 else {}
     return fixed if limit.share is None else {**fixed, "shared": "strict" if limit.share.strict else "weighted"}
 
@@ -352,7 +352,7 @@ def reported_rate(limit: Limit) -> int:
 
 
 def _job_report(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
-    """The report on a job."""
+    """Return the report on a job."""
     return _json((bucket, reason, since_us, deferrals, due_us, now_us))
 
 
@@ -367,7 +367,7 @@ def _json(value: object) -> str:
 
 
 def _framework() -> str:
-    """Return the worker's framework, by its command or else by the adapter that was imported; "-" if unknown."""
+    """Return the worker's framework, from its command, otherwise from the imported adapter; "-" if unknown."""
     command = os.path.normpath(sys.argv[0] if sys.argv else "").split(os.sep)[-3:]
     named = [name for name in _FRAMEWORKS if name in command]
     return (named or [name for name in _FRAMEWORKS if f"throttlekit_{name}" in sys.modules] or ["-"])[0]

@@ -62,8 +62,8 @@ class Page:
     Some keys of a limit, in no order.
 
     Attributes:
-        cursor: Where the next page begins. "": this is the last page.
-        looked, of: How many keys of all limits were scanned for this page, and how many are stored.
+        cursor: The cursor of the next page; "" on the last page.
+        looked, of: The number of keys of all limits that were scanned for this page, and the number that are stored.
     """
 
     keys: tuple[Key, ...]
@@ -79,8 +79,8 @@ class Holder:
 
     Attributes:
         job_id: The job; "" for a workflow.
-        since: When the slots were requested, by the requester's clock, seconds since 1970; None: not known.
-        workflow: The workflow whose jobs share the slot, as it is stored: quoted, or a digest. "": a job holds it.
+        since: The time of the request by the requester's clock, in seconds since 1970; None if not known.
+        workflow: The workflow whose jobs share the slot, as it is stored: quoted, or a digest. "" if a job holds it.
     """
 
     job_id: str
@@ -96,8 +96,8 @@ class Tenant:
 
     Attributes:
         name: The name as it is stored: quoted, or a digest.
-        weight: The weight when it was last counted. For a limit with priorities: 1.
-        units: Units that were granted.
+        weight: The weight when the tenant was last counted; 1 for a limit with priorities.
+        units: The granted units.
         longest_wait: The longest wait of a job that requested units, in seconds, from its first denial.
     """
 
@@ -141,7 +141,7 @@ def browse_keys(
 
     Args:
         cursor: "" for the first page, then the cursor of the previous page.
-        wanted: A filter, called with a key as it is stored, and with its scope's part.
+        wanted: A filter, called with a key as it is stored, and with the part of its scope.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -166,7 +166,7 @@ def browse_keys(
 
 def find_key(store: FleetStore, known: Known, key: str) -> Key | None:
     """
-    Return the key that the limit's template or callable returns as *key*. None: nothing is stored for it.
+    Return the stored key for which the limit's template or callable returns *key*, or None if nothing is stored for it.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -199,7 +199,7 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
 
 def first_waiting(store: FleetStore, key: Key) -> tuple[tuple[str, Entry], ...]:
     """
-    The ids and entries of the first jobs that wait for *key*, in their order: at most 20, and none that was woken.
+    Return the ids and entries of the first jobs that wait for *key*, in order: at most 20, without woken jobs.
 
     Raises:
         StoreUnavailable: The store did not answer.

@@ -1,4 +1,4 @@
-"""The history of live control: each change, with its time, its operator, and the rules before and after."""
+"""The history of live control: each change, with its time, its operator, and the rules before and after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit.fleet.rule_follower import KEPT_MS
 from throttlekit.fleet.rules import HISTORY, Rule, as_text, data_of, plain, rule_of
 
-__all__ = ["Change", "Verb", "change_of", "recorded", "this_operator"]
+__all__ = ["Change", "Verb", "change_of", "history_commands", "this_operator"]
 
 _MOST_CHANGES = 1000
 _VERSION = 1
@@ -30,9 +30,9 @@ class Change:
         by: The operator.
         verb: The command.
         name: The limit's name.
-        part: The key, the tier or the tenant; None: all of them.
-        before, after: The rule before and after the change; None: no rule, so the limit is as declared.
-        forgotten: For "reset": how many stored values were deleted. For "clear-line": how many waitlists were emptied.
+        part: The key, the tier or the tenant; None for all of them.
+        before, after: The rule before and after the change; None if there was no rule, so the limit was as declared.
+        forgotten: The number of stored values that "reset" deleted, or of waitlists that "clear-line" emptied.
     """
 
     at: float
@@ -45,8 +45,8 @@ class Change:
     forgotten: int = 0
 
 
-def recorded(change: Change) -> list[tuple[str | int, ...]]:
-    """Return the commands that record *change*. Send them before the change, so that none is unrecorded."""
+def history_commands(change: Change) -> list[tuple[str | int, ...]]:
+    """Return the commands that record *change*. Send them before the change, so that each change is recorded."""
     entry = {
         "v": _VERSION,
         "at": round(change.at * 1_000_000),
@@ -70,7 +70,7 @@ def _kept(rule: Rule | None) -> list[Any] | None:
 
 
 def change_of(kept: bytes) -> Change | None:
-    """Return the change that is stored as *kept*; None: another release wrote it."""
+    """Return the change that is stored as *kept*, or None if another release wrote it."""
     entry = data_of(kept)
     try:
         at, part = entry["at"], entry["part"]
@@ -91,7 +91,7 @@ def change_of(kept: bytes) -> Change | None:
 
 
 def this_operator() -> str:
-    """Return "user@host"."""
+    """Return the operator of this process, as "user@host"."""
     import getpass
     import socket
 

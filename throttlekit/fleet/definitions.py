@@ -16,13 +16,13 @@ from throttlekit.fleet.snapshot import FleetStore, Known, known_of
 
 __all__ = [
     "check_rule", "definition_of", "definitions_of", "has_keys", "has_share", "is_steady", "names_of",
-    "per_minute", "reported_within", "share_of_minute", "tiers_of", "why_ignored",
+    "per_minute", "share_of_minute", "tiers_of", "why_ignored", "without_replaced",
 ]  # fmt: skip
 
 
 _MINUTE_US = 60_000_000
 _REPLACED_AFTER_S = 130.0
-"""A definition in use is reported at least once a minute."""
+"""A definition that was not reported for this many seconds is replaced: each one in use is reported once a minute."""
 
 
 def definitions_of(store: FleetStore) -> list[Known]:
@@ -37,8 +37,8 @@ def definitions_of(store: FleetStore) -> list[Known]:
     return [known for known in found if known is not None]
 
 
-def reported_within(definitions: Iterable[Known]) -> list[Known]:
-    """Return *definitions* without replaced ones, which the store keeps for an hour."""
+def without_replaced(definitions: Iterable[Known]) -> list[Known]:
+    """Return *definitions* without the replaced ones, which the store keeps for an hour."""
     definitions = list(definitions)
     newest: dict[tuple[str, str | None], float] = {}
     for each in definitions:
@@ -51,7 +51,8 @@ def reported_within(definitions: Iterable[Known]) -> list[Known]:
 
 def definition_of(store: FleetStore, id: str) -> Known | None:
     """
-    Return the definition that the fleet reported as *id*, without its last minute; None: not used in the last hour.
+    Return the definition that the fleet reported as *id*, without its last minute, or None if it was not used in the
+    last hour.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -70,7 +71,7 @@ def names_of(store: FleetStore) -> tuple[str, ...]:
     kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
     definitions: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
     named: list[dict[str, Any]] = [each for each in definitions if isinstance(each, dict)]
-    # A definition of another release must not prevent a pause, so read only the name.
+    # Read only the name, because a definition of another release must not prevent a pause.
     return tuple(sorted({str(each["name"]) for each in named if "name" in each}))
 
 
@@ -87,7 +88,7 @@ def tiers_of(store: FleetStore, name: str) -> tuple[str, ...]:
 
 def check_rule(store: FleetStore, rule: Rule) -> None:
     """
-    Reject a *rule* that no worker would follow, judged by the reported definitions.
+    Reject a *rule* that no worker would follow, according to the reported definitions.
 
     Raises:
         ConfigurationError: The rule fits none of the definitions that the fleet has reported for its limit and tier.
@@ -130,7 +131,7 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
 
 
 def has_keys(known: Known) -> bool:
-    """Whether the limit counts several keys separately: those of key=, or those of its scope."""
+    """Whether the limit counts several keys separately: the keys of key=, or those of its scope."""
     return known.keyed or known.limit.scope != "global"
 
 

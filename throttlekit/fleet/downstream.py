@@ -1,4 +1,4 @@
-"""The number of 429s from the partner that paused each limit lately: a hash in the store; see fleet_429.lua."""
+"""Count the partner's 429s that paused each limit lately. The store keeps them in a hash; see fleet_429.lua."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def counts_429(stored: Iterable[tuple[bytes, bytes]], now: float) -> dict[str, d
 
 
 def total(counts: Mapping[int, int] | None) -> int:
-    """The sum of one limit's counts."""
+    """Return the sum of one limit's counts."""
     return sum((counts or {}).values())

@@ -26,14 +26,14 @@ class Fleet:
 
     Args:
         store: A store that accepts commands; see `StoreAccess.shared`.
-        owner: The limiter. When it is garbage-collected the reporter ends, so no task may refer to it.
+        owner: The limiter. When it is garbage-collected, the reporter ends, so no task may refer to it.
 
     Attributes:
-        passed: Called before each report; returns grants that were counted elsewhere: limit, bucket, jobs, units.
+        take_grants: Returns, before each report, the grants of prefetched units: limit, bucket, jobs, units.
     """
 
     def __init__(self, store: StoreAccess, owner: object) -> None:
-        self.passed: Callable[[], list[tuple[Limit, str, int, int]]] | None = None
+        self.take_grants: Callable[[], list[tuple[Limit, str, int, int]]] | None = None
         self._follower = RuleFollower(store)
         self.overrides = Overrides(self._follower)
         self.activity = Activity(store)
@@ -46,7 +46,7 @@ class Fleet:
         return self._reporter.is_running
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call *listener*, a method, after each change of the rules, for as long as its object lives."""
+        """Call *listener*, a method, after each change of the rules, as long as its object exists."""
         self._follower.add_listener(listener)
 
     def has_overrides(self) -> bool:
@@ -90,6 +90,6 @@ class Fleet:
         self._reporter.stop()
 
     def _count(self) -> None:
-        if self.passed is not None:
-            for each in self.passed():
+        if self.take_grants is not None:
+            for each in self.take_grants():
                 self.activity.counts.record_prefetched(*each)

@@ -1,7 +1,7 @@
 """
 The decisions of each limit in the last 24 hours, by minute, and in the last 30 days, by hour. The store keeps them.
 
-Rule 1: a step contains the reports that the store received in it. After its end it never changes.
+Rule 1: a step contains the reports that the store received during the step. After its end a step never changes.
 Rule 2: a step is known if any process reported in it, and the history had begun. Otherwise its numbers are None, which
 is not the same as 0.
 Rule 3: a limit uses 69 kB, and at most 200 limits have a history. fleet_history.lua describes which one is replaced.
@@ -39,13 +39,13 @@ class Moment:
     An addition to the history of a limit.
 
     Attributes:
-        units: Units that were granted, with the corrections by `settle` so far.
-        granted, arrived: Jobs that were granted, and jobs that requested units for the first time.
-        denied, paused: Denials for other reasons than a pause, and because of a pause.
+        units: The granted units, with the corrections by `settle` so far.
+        granted, arrived: The number of granted jobs, and of jobs that requested units for the first time.
+        denied, paused: The number of denials for other reasons than a pause, and because of a pause.
         partner_429s: 429s from the partner that paused the limit.
-        rate: The rate, as `reported_rate` returns it; 0: not known.
+        rate: The rate, as `reported_rate` returns it; 0 if not known.
         wait_ds: The longest wait of a job that requested units, in tenths of a second.
-        waiting: How many jobs a reader saw waiting; None: no reader adds this.
+        waiting: The number of waiting jobs that a reader saw; None if a process reports the addition.
     """
 
     units: int = 0
@@ -62,12 +62,12 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Bar:
     """
-    One step of a chart: a minute, an hour, or several of them. The numbers are as in `Moment`; None: not known.
+    One bar of a chart: a minute, an hour, or several of them. The numbers are as in `Moment`, or None if not known.
 
     Attributes:
-        at: When it begins, in seconds since 1970.
+        at: The begin of the bar, in seconds since 1970.
         longest_wait: The longest wait, in seconds.
-        rate: The rate that was in force throughout; None: it changed, or is not known.
+        rate: The rate that was in force throughout; None if it changed, or is not known.
         waiting: The largest number of jobs that a reader saw waiting.
     """
 
@@ -153,7 +153,7 @@ def bars_of(store: SupportsCommands, ids: Sequence[str], now: float, of: Range) 
     )
 
     def records() -> tuple[dict[int, tuple[int, ...]], float]:
-        """Return the records of the next key by number, and when its history begins, in seconds since 1970."""
+        """Return the records of the next key by number, and the time when its history begins, in seconds since 1970."""
         joined = b"".join(bytes(next(replies)).ljust(end - first, b"\0") for first, end in parts)
         found = ((number, _fields(joined[at * _BYTES : (at + 1) * _BYTES])) for at, number in enumerate(numbers))
         begun = bytes(next(replies))
@@ -175,7 +175,7 @@ def bars_of(store: SupportsCommands, ids: Sequence[str], now: float, of: Range) 
 
 
 def _pieces(numbers: range, ring: int) -> list[tuple[int, int]]:
-    """Return the ranges of records, as first and end: two if the ring wraps around between them."""
+    """Return the ranges of records, as first and end. If the ring wraps around within *numbers*, there are two."""
     first = numbers[0] % ring
     if first + len(numbers) <= ring:
         return [(first, first + len(numbers))]
@@ -188,7 +188,7 @@ def _fields(record: bytes) -> tuple[int, ...]:
 
 
 def _bar(at: int, records: Iterable[tuple[tuple[int, ...] | None, bool]]) -> Bar:
-    """Merge records into a bar. Each is None if nothing was recorded, with whether its time is known."""
+    """Merge records into a bar. A record is None if nothing was recorded. Each comes with whether its time is known."""
     records = list(records)
     kept = [fields for fields, _ in records if fields is not None]
     waiting = max((fields[8] for fields in kept), default=0)

@@ -2,10 +2,10 @@
 The fleet's decisions in the last minute, by limit and by key, from the ring of steps that fleet_report.lua writes.
 
 Rule 1: a step that has ended never changes. A report counts in the step in which the store receives it.
-Rule 2: a step is known if a process reported in it. Otherwise its counts are not known, which is not the same as 0: no
-process was running, or the store lost its data.
+Rule 2: a step is known if a process reported in it. Otherwise no process was running, or the store lost its data, and
+the counts are not known, which differs from 0.
 
-Each function sends only short commands: for any number of limits and keys, none blocks the server for long.
+Each function sends only short commands: for any number of limits and keys, no command blocks the server for long.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _LINES, _FIRST = KEYS[1], 6
 _PASSED, _DENIED, _COUNTS = KEYS[_FIRST::3], KEYS[_FIRST + 1 :: 3], KEYS[_FIRST + 2 :: 3]
 _STEPS = len(_COUNTS)
 READ_STEPS = 60 // STEP_S + 1
-"""How many steps overlap the last minute. The oldest of the ring's five steps is not read: it may have expired."""
+"""The number of steps that overlap the last minute. The oldest of the ring's five may have expired, and is not read."""
 _CODES = ("a", "n", "u", "s", "w", "r", *REASON_CODES.values())
 _IDS_AT_ONCE = 25
-"""Ids per command: 251 fields, 0.15 ms of server time. With 100 ids, 5 ms were measured on a busy machine."""
+"""The ids of one command, which reads 251 fields in 0.15 ms. With 100 ids, it took 5 ms on a busy machine."""
 _OTHER_REASONS = "any"
 _MARK = "step"
 
@@ -48,15 +48,15 @@ class Minute:
     """The decisions of the last minute, summed over all processes."""
 
     allowed: int | None = None
-    """Grants; not known for a key."""
+    """The number of grants; None for a key."""
     units: int = 0
-    """Units that were granted, before corrections."""
+    """The granted units, before corrections."""
     denied: Mapping[str, int] | None = None
     """Denials by reason."""
     longest_wait: float = 0.0
     """The longest wait of a job that requested units, in seconds, from its first denial."""
     settled: int = 0
-    """Units that `settle` charged additionally; negative: refunded."""
+    """The units that `settle` charged additionally; negative if it refunded units."""
     is_known: bool = True
     """Whether a process reported in the last minute. If not, the other numbers are meaningless."""
     rates: frozenset[int] = frozenset()
@@ -66,7 +66,7 @@ class Minute:
 
     @property
     def used(self) -> int:
-        """Units that were granted, with the corrections by `settle` so far."""
+        """The granted units, with the corrections by `settle` so far."""
         return max(0, self.units + self.settled)
 
     @property
@@ -80,12 +80,12 @@ class Step:
     The decisions under one limit, or one key, in 20 seconds, summed over all processes.
 
     Attributes:
-        number: The seconds since 1970 at its start, divided by 20. The last step is still running.
+        number: The time of its begin in seconds since 1970, divided by 20. The last step has not ended.
         denied: Denials by reason.
         arrived: Jobs that requested units for the first time; 0 for a key.
         longest_wait, settled: As in `Minute`.
         is_known: Whether a process reported in these 20 seconds. If not, the other numbers are meaningless.
-        rate: The rate that was in force, as `reported_rate` returns it; -1: it changed; 0: not known, or a key.
+        rate: The rate that was in force, as `reported_rate` returns it; -1 if it changed; 0 if not known, or a key.
     """
 
     number: int
@@ -101,7 +101,7 @@ class Step:
 
 def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[str, tuple[Step, ...]]:
     """
-    Return the steps of the last 60 to 80 seconds for each of *ids*, of limits or of keys, the oldest first.
+    Return the steps of the last 60 to 80 seconds for each of *ids*, which are limits or keys, the oldest first.
 
     Args:
         now: The store's clock, seconds since 1970.
@@ -135,7 +135,7 @@ def _steps_and(
 
 
 def minute_of(steps: Sequence[Step], now: float) -> Minute:
-    """Sum *steps* over the last minute. A step that began before it counts in proportion."""
+    """Sum *steps* over the last minute. Of a step that began earlier, only the part within the minute counts."""
     weighted = [(weight, step) for step in steps if (weight := weight_of(step.number, now)) > 0]
 
     def total(counts: Iterable[tuple[float, int]]) -> int:
@@ -185,13 +185,14 @@ def pressing_names(store: SharedCommands, order: str, depth: int, now: float, na
     """
     Return the most pressing keys, by bucket.
 
-    Waiting jobs may wait for longer than was estimated at their denial, and send no request meanwhile. So a key whose
-    last job was estimated to run within the last hour is also listed with the longest waitlists, if jobs still wait.
+    A job may wait longer than was estimated at its denial, and sends no request while it waits. So a key whose last job
+    was estimated to run within the last hour is also listed with the longest waitlists, if jobs still wait.
 
     Args:
-        order: The orders, one letter each: l most waiting jobs first, d most denials first, p most granted units first.
-        depth: How many keys of all limits are read in each order: at least 1.
-        name: Return only keys of limits whose name, as it is stored, contains this.
+        order: The orders, one letter each: "l" for the most waiting jobs first, "d" for the most denials, "p" for the
+            most granted units.
+        depth: The number of keys of all limits that are read in each order: at least 1.
+        name: A text. Only keys of limits whose name, as it is stored, contains it are returned.
 
     Raises:
         StoreUnavailable: The store did not answer.

@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _SAMPLE = 20
-"""How many jobs of a list are read to estimate its costs and waits."""
+"""The number of jobs of a list that are read to estimate its costs and waits."""
 _PLACE, _INSTANT = 30, 16
 _FIELDS = 11
 _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
@@ -34,8 +34,8 @@ class SlowNow(NamedTuple):
 
     Attributes:
         rate: The largest number of units per second that is granted now.
-        by: "adapt": the partner rejected calls; "headers": the partner's headers reported the remaining units.
-        ends: In how many seconds it ends, if no other response changes it.
+        by: The cause: "adapt" if the partner rejected calls, "headers" if its headers reported the remaining units.
+        ends: The seconds until its end, if no other response changes it.
     """
 
     rate: float
@@ -48,9 +48,9 @@ class Entry(NamedTuple):
     One job on a list.
 
     Attributes:
-        owner: The worker process that has its message.
-        since: When it was first denied, in seconds of the store's clock; 0.0: not known.
-        denials: How often it was denied.
+        owner: The worker process that has the job's message.
+        since: The time of its first denial, in seconds of the store's clock; 0.0 if not known.
+        denials: The number of its denials.
     """
 
     state: State
@@ -65,11 +65,11 @@ class ListNow(NamedTuple):
     A waitlist.
 
     Attributes:
-        jobs: How many jobs wait, including those that were woken but have not sent their request.
-        owners: How many owners have waiting jobs.
+        jobs: The number of waiting jobs, including woken jobs that have not sent their request.
+        owners: The number of owners with waiting jobs.
         ids: The ids of some of the jobs, including the first one.
-        paused: For how many more seconds no job is admitted; None: the limit is not paused.
-        slowed: The slow-down; None: there is none.
+        paused: The seconds for which no job is admitted from now on; None if the limit is not paused.
+        slowed: The slow-down, or None.
     """
 
     jobs: int
@@ -80,7 +80,7 @@ class ListNow(NamedTuple):
 
 
 def list_questions(bucket: str) -> list[tuple[str | int, ...]]:
-    """Return the commands whose replies `list_from` reads."""
+    """Return the commands for one waitlist, whose replies `list_from` reads."""
     record, order, _, _ = wait_names(bucket)
     return [
         ("HMGET", record, "paused", "from", "slow"),
@@ -117,12 +117,12 @@ def owner_question(bucket: str, owner: str) -> tuple[str | int, ...]:
 
 
 def listens(free: bytes | None) -> bool:
-    """Whether an owner listened for its last wake-up, according to its stored number of free threads."""
+    """Whether an owner listened when it was last woken, according to its stored number of free threads."""
     return free is None or int(free) != DEAF
 
 
 def entry_from(text: bytes | None) -> Entry | None:
-    """Parse a stored entry; None: there is none, or another release wrote it."""
+    """Parse a stored entry. Return None if there is none, or another release wrote it."""
     fields = (text or b"").split(b" ", _FIELDS - 1)
     try:
         state, owner, _, cost, _, _, _, since_us, denials, *_ = fields
@@ -132,7 +132,7 @@ def entry_from(text: bytes | None) -> Entry | None:
 
 
 def _id_of(member: bytes) -> bytes | None:
-    """Return the job id in a member of the order; None: it has none."""
+    """Return the job id in a member of the order, or None if it has none."""
     if member[:1] == b"h":
         return member[1 + _PLACE :].partition(b"|")[2]
     if member[:1] in (b"o", b"w"):
@@ -141,7 +141,7 @@ def _id_of(member: bytes) -> bytes | None:
 
 
 def _slow_now(fields: Sequence[bytes], mark: int, now_us: int) -> SlowNow | None:
-    """Return the slow-down that is stored as *fields*; None: there is none now. *mark*: see `Algorithm.mark`."""
+    """Return the current slow-down that is stored as *fields*, or None. For *mark* see `Algorithm.mark`."""
     try:
         slow = Slowdown(*map(int, fields)).at(now_us)
         pace = pace_of(slow, mark, 1, now_us)

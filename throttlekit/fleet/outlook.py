@@ -24,13 +24,13 @@ class Outlook:
     A forecast for the waiting jobs, if the next minutes are like the last one.
 
     Attributes:
-        arrived_jobs, granted_jobs: Jobs that requested units for the first time, and jobs that were granted, in the
-            last minute.
+        arrived_jobs, granted_jobs: The number of jobs that requested units for the first time in the last minute, and
+            of jobs that were granted.
         trend: Whether fewer or more jobs wait than a minute ago.
-        clears_in_seconds: In how many seconds no job waits; None: not at this rate.
-        limit_has_room: The limit could admit more jobs than it does: the workers are the bottleneck, or
-            another limit denies the jobs.
-        text: A warning; "" if there is none.
+        clears_in_seconds: The seconds until no job waits; None if that does not happen at this rate.
+        limit_has_room: Whether the limit could admit more jobs. Then the workers are the bottleneck, or another limit
+            denies the jobs.
+        text: A warning, or "".
     """
 
     arrived_jobs: int
@@ -43,7 +43,7 @@ class Outlook:
 
 def outlook_of(known: Known, keys: Sequence[Key]) -> Outlook | None:
     """
-    Return the outlook of a limit with its most pressing *keys*. None: no job waits, or the last minute is not known.
+    Return the outlook of a limit with its most pressing *keys*, or None if no job waits, or the last minute is unknown.
 
     Example: 600 jobs wait; in the last minute, 100 arrived and 300 were granted. So 200 fewer wait each minute, and
     none waits in 180 seconds.

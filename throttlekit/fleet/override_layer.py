@@ -24,7 +24,7 @@ __all__ = ["OverrideLayer"]
 
 class OverrideLayer:
     """
-    Decides calls with the rules in force: limits with another rate, paused, or in shadow mode.
+    Decides calls with the rules in force, which change a limit's rate, pause it, or set shadow mode.
 
     While no rule is in force, it passes every call down.
 
@@ -54,13 +54,13 @@ class OverrideLayer:
 
         def of_one(claim: Claim) -> Decision:
             if claim.limit.name in too_dear:
-                return overrides.held_back(claim, too_dear[claim.limit.name], NOT_WAITED)[0]
+                return overrides.deny_during_pause(claim, too_dear[claim.limit.name], NOT_WAITED)[0]
             return self._decide_alone(call, claim)
 
         decision = shadow(shadowed, found, of_one, lambda denial: self._emit_denial(call, denial))
         if call.peek:
             return replace(decision, charged=())
-        if call.waits is not None and decision.allowed:  # it may have waited for a limit that is in shadow mode now
+        if call.waits is not None and decision.allowed:  # the job may have waited for a limit now in shadow mode
             call.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
         if found is None:
             self._pipeline.events.emit_decided_locally(decision, call.limits, call.job)
@@ -121,7 +121,7 @@ class OverrideLayer:
         return claims, too_dear
 
     def _hold_back(self, call: Call, paused: Paused) -> Decision:
-        """Return the denial of a call that a rule pauses. A job is deferred."""
+        """Return the denial of a call that a rule pauses. Defer its job."""
         fleet, job = self._fleet, call.waiting
         try:
             (claim,) = self._claims(call, paused.limit)
@@ -134,10 +134,10 @@ class OverrideLayer:
         elif call.job is not None:
             found = self._pipeline.where(call, self._in_force(call, call.cost))
             known = NOT_WAITED if found is None else Waited(found.for_us, 1, found.claim)
-        decision, waited = fleet.overrides.held_back(claim, paused.rule, known)
+        decision, waited = fleet.overrides.deny_during_pause(claim, paused.rule, known)
         if job is None:
             decision = replace(decision, deferrals=0)
-        if found is not None:  # wait until its units are estimated to be free, if that is after the pause
+        if found is not None:  # wait until the estimated time of the job's units, if after the pause
             decision = replace(decision, delay=max(decision.delay, found.in_us / 1_000_000))
         if call.peek:
             return decision

@@ -24,7 +24,7 @@ __all__ = ["OverriddenLimits", "Overrides", "Paused"]
 
 _log = logging.getLogger("throttlekit")
 
-_SOONEST, _LATEST = 2.0, 60.0  # bounds of the time after which a job retries during a pause without an end
+_SOONEST, _LATEST = 2.0, 60.0  # the shortest and longest time until a job retries during a pause without an end
 _LONGEST_WHY = 500
 _NO_RULES = Rules()
 _SPREAD, _SPREAD_SHARE = 10.0, 0.1  # after a pause with an end, its jobs retry over this time
@@ -46,7 +46,7 @@ class OverriddenLimits:
     Attributes:
         limits: The limits that are enforced.
         shadow: The limits in shadow mode, which decide but deny no job.
-        paused: The limit that is paused for the longest time; None: none is paused.
+        paused: The limit that is paused for the longest time, or None if no limit is paused.
     """
 
     limits: list[Limit]
@@ -73,7 +73,7 @@ class Overrides:
         return self._follower.rules
 
     def weight_of(self, limit: str, tenant: str) -> float | None:
-        """Return the weight that an operator set for *tenant* of the limit named *limit*; None: none was set."""
+        """Return the weight that an operator set for *tenant* of the limit named *limit*, or None."""
         own = self.rules.get(limit)
         rule = own.weight.get(tenant) if own is not None else None
         return None if rule is None or rule.over(self._follower.now_us()) else rule.weight
@@ -124,20 +124,20 @@ class Overrides:
         raise error
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> list[Limit]:
-        """Return *limits* with the rules applied. With a job, a limit with tiers becomes that of its tier."""
+        """Return *limits* with the rules applied. For a job, the limit of its tier replaces a limit with tiers."""
         return [self._in_force(declared, job) for declared in limits]
 
     def now_us(self) -> int:
-        """Return the time that decides when rules begin and end: the store's clock, in µs."""
+        """Return the time by which rules begin and end: that of the store's clock, in µs."""
         return self._follower.now_us()
 
-    def held_back(self, claim: Claim, rule: Rule, waited: Waited) -> tuple[Decision, Waited]:
+    def deny_during_pause(self, claim: Claim, rule: Rule, waited: Waited) -> tuple[Decision, Waited]:
         """
         Return the denial of a call during a pause, and how its job has waited.
 
-        No request is sent to a store, and the job keeps its position. If the pause has an end, its jobs retry just
-        after it, in their order. Otherwise a job retries after a part of the time that the pause has lasted, so that it
-        makes few requests during a long pause, and still retries soon after the end.
+        No request is sent to a store, and the job keeps its position. If the pause has an end, jobs retry just after
+        it, in order. Otherwise a job retries after a part of the time that the pause has lasted. So it makes few
+        requests during a long pause, and still retries soon after the end.
         """
         now_us = self._follower.now_us()
         if rule.until_us:

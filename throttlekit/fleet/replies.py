@@ -10,7 +10,7 @@ from throttlekit.fleet.activity import SharedCommands
 __all__ = ["TIME", "pairs", "seconds_of", "text_of", "time_of"]
 
 TIME = ("EVAL", "return redis.call('TIME')", 1, fleet_name("keys"))
-"""The command whose reply `seconds_of` reads. Plain TIME names no key, so a cluster client could not route it."""
+"""The command whose reply `seconds_of` reads. It has a key, because a cluster client cannot route a plain TIME."""
 
 
 def pairs(reply: Any) -> list[tuple[Any, Any]]:

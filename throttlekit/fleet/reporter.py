@@ -1,4 +1,4 @@
-"""Run tasks once a second in a separate thread: follow operators' rules, and report decisions."""
+"""Run tasks once a second in a separate thread. The tasks follow operators' rules, and report decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reporter:
     A task that fails runs again in the next round. The circuit breaker logs an outage of the store.
 
     Args:
-        every: Seconds from one run to the next.
+        every: The seconds from one run to the next.
     """
 
     def __init__(self, tasks: list[Callable[[], None]], *, every: float = 1.0) -> None:

@@ -19,7 +19,7 @@ __all__ = ["KEPT_MS", "RuleFollower", "read_rules"]
 _log = logging.getLogger("throttlekit")
 
 KEPT_MS = 400 * 86_400_000
-"""How long the store keeps rules after they were last written or read."""
+"""The time for which the store keeps rules after they were last written or read."""
 
 _READ = "return {redis.call('TIME'), redis.call('HGETALL', KEYS[1])}"
 _REPLACE = "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) end"
@@ -29,7 +29,7 @@ _FAILURES_BEFORE_LOG = 2
 
 def read_rules(store: StoreAccess) -> tuple[int, list[bytes]]:
     """
-    Return the store's clock, in µs, and the stored rules as a flat list: field, value, field, value, ….
+    Return the time of the store's clock, in µs, and the stored rules as a flat list: field, value, field, value, ….
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -50,7 +50,7 @@ class RuleFollower:
     def __init__(self, store: StoreAccess, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._lock = threading.Lock()  # one read at a time: an older reply must not replace a newer one
+        self._lock = threading.Lock()  # one read at a time, so that an older reply does not replace a newer one
         renew_lock_after_fork(self, "_lock")
         self._kept: list[bytes] = []
         self._known: list[Rule] = []
@@ -63,13 +63,13 @@ class RuleFollower:
         self._listeners: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after each change of the rules. It is a method, and does not keep its object alive."""
+        """Call *listener*, a method, after each change of the rules. Its object is referenced only weakly."""
         self._listeners = [each for each in self._listeners if each() is not None]
         self._listeners.append(weakref.WeakMethod(listener))
 
     def follow(self) -> None:
         """
-        Read the rules in force: one command.
+        Read the rules in force with one command.
 
         Raises:
             StoreUnavailable: The store did not answer. The rules stay as they were, except those that expire.
@@ -118,8 +118,8 @@ class RuleFollower:
 
     def _restart_rules(self, now_us: int) -> None:
         """
-        Let rules that begin in the future begin now, because the store's clock has stepped back: no rule lasts longer
-        than its operator said. A rule that was changed in the meantime is not overwritten.
+        Let rules that begin in the future begin now, because the store's clock has stepped back. So no rule lasts
+        longer than its operator has set. A rule that was changed in the meantime is not overwritten.
         """
         self._take([rule.at(now_us) for rule in self._known])
         commands: list[tuple[str | int, ...]] = []

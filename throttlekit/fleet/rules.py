@@ -1,4 +1,4 @@
-"""A rule of live control: the value, and its stored form."""
+"""A rule of live control, and the form in which it is stored."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = [
     "What",
     "as_text",
     "check_rate",
-    "checked_factor",
     "data_of",
     "field_of",
     "is_factor",
     "plain",
+    "round_factor",
     "rule_of",
     "rules_of",
     "thousandths",
@@ -51,16 +51,16 @@ class Rule:
     One rule that an operator set for a limit, in the whole fleet.
 
     Attributes:
-        what: "set": another rate. "pause": no job is admitted. "shadow": the limit decides, but denies no job.
-            "weight": a tenant has another weight. "scale": a part of the rate.
-        name: The limit's name. For "scale", also a pattern for several limits: each `*` matches any text.
-        part: The key that is paused, the tier whose rate is set, or the tenant; None: all of them.
-        since_us, until_us: The begin and the end by the store's clock, in µs. 0 as the end: until an operator ends it.
+        what: The kind. "set" changes the rate, "scale" reduces the rate, "pause" admits no job, "shadow" lets the limit
+            decide but deny no job, and "weight" changes the weight of a tenant.
+        name: The limit's name. For "scale", also a pattern for several limits, in which each `*` matches any text.
+        part: The key that is paused, the tier whose rate is set, or the tenant; None for all of them.
+        since_us, until_us: The begin and the end by the store's clock, in µs. If the end is 0, an operator ends it.
         by: The operator.
-        rate: For "set": the rate as in a limit's declaration; for a concurrency limit, the amount.
-        burst: For "set"; None: as declared.
-        weight: For "weight".
-        factor: For "scale": from 0.001 to 1.
+        rate: The rate of "set", as in a limit's declaration; for a concurrency limit, the amount.
+        burst: The burst of "set"; None for the declared one.
+        weight: The weight of "weight".
+        factor: The factor of "scale", from 0.001 to 1.
     """
 
     what: What
@@ -86,7 +86,7 @@ class Rule:
         return 0 < self.until_us <= now_us
 
     def at(self, now_us: int) -> Rule:
-        """Return the rule. If it begins after *now_us* (the clock stepped back), it begins now, at its full length."""
+        """Return the rule. If it begins after *now_us*, as the clock stepped back, let it begin now, at full length."""
         if self.since_us <= now_us:
             return self
         return replace(self, since_us=now_us, until_us=self.until_us and now_us + self.until_us - self.since_us)
@@ -115,7 +115,7 @@ def as_text(data: object) -> str:
 
 
 def data_of(text: bytes | str) -> Any:
-    """Parse text that `as_text` wrote; None for anything else."""
+    """Parse a text that `as_text` wrote. Return None for any other text."""
     import json
 
     try:
@@ -125,7 +125,7 @@ def data_of(text: bytes | str) -> Any:
 
 
 def plain(rule: Rule) -> dict[str, Any]:
-    """Return *rule* as plain data, which is stored under its field."""
+    """Return *rule* as plain data, to store it under its field."""
     data = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
     if rule.what == "weight":
         return {**data, "weight": rule.weight}
@@ -175,12 +175,12 @@ def is_factor(factor: object) -> TypeGuard[float]:
     return not isinstance(factor, bool) and isinstance(factor, (int, float)) and _LEAST_FACTOR <= factor <= 1
 
 
-def checked_factor(factor: object) -> float:
+def round_factor(factor: object) -> float:
     """
     Return *factor* rounded down to thousandths, the precision of a rule.
 
     Raises:
-        ConfigurationError: It is not a number from 0.001 to 1.
+        ConfigurationError: *factor* is not a number from 0.001 to 1.
     """
     if not is_factor(factor):
         raise ConfigurationError(f"the factor must be a number from {_LEAST_FACTOR} to 1, not {safe_repr(factor)}")
@@ -196,7 +196,7 @@ def check_rate(name: str, rate: str, burst: int | None) -> None:
     Reject a *rate* that no limit supports. Only the *name* of the limit is known.
 
     Raises:
-        ConfigurationError: It is not a rate, or no limit with that rate supports the *burst*.
+        ConfigurationError: *rate* is not a rate, or no limit with that rate supports the *burst*.
     """
     try:
         parse_rate(rate)

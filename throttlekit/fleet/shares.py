@@ -2,10 +2,10 @@
 The units of each tenant of a shared limit: in each minute of the last hour, in each ten minutes of the last 24 hours,
 and in each four hours of the last 30 days. The store keeps them, next to the history of the limit.
 
-Rule 1: a step contains the reports that the store received in it. After its end it never changes.
-Rule 2: the sum of a step is exact. It names the 8 tenants with the most units; the rest is counted as "others". The
+Rule 1: a step contains the reports that the store received during the step. After its end a step never changes.
+Rule 2: the sum of a step is exact. A step names the 8 tenants with the most units, and counts the rest as "others". The
 units of each tenant are exact if the step has at most 32 tenants; fleet_shares.lua describes the error for more.
-That script mirrors this file. Change both, or a step that has ended changes.
+That script mirrors this file. Change both; otherwise a step that has ended changes.
 Rule 3: at most 50 limits have such a history. A limit without shares has none.
 """
 
@@ -27,7 +27,7 @@ SHARES = fleet_name("shares")
 
 _SCRIPT = throttlekit_lua.script("fleet_shares")
 _SIZES = {60: 61, 600: 145, 14_400: 181}
-"""How many records are stored, by their length in seconds, which is the length of a chart's bar."""
+"""The number of records that are stored, by their length in seconds, which is the length of a chart's bar."""
 _RUNNING, _NAMED, _AT_ONCE = 32, 8, 5
 
 
@@ -45,9 +45,10 @@ class SharedStep:
     One bar of a chart.
 
     Attributes:
-        at: When it begins, in seconds since 1970.
-        units: Granted units, before corrections, of the tenants that got the most, the largest first. None: not known.
-        others: Granted units of all other tenants.
+        at: The begin of the bar, in seconds since 1970.
+        units: The granted units, before corrections, of the tenants with the most units, the largest first; None if not
+            known.
+        others: The granted units of all other tenants.
     """
 
     at: int
@@ -141,7 +142,7 @@ class _Record:
 
 
 def _parse(record: bytes | None, number: int) -> _Record:
-    """Parse the record of step *number*. It is empty if *record* belongs to another step."""
+    """Parse the record of step *number*. If *record* belongs to another step, the result is empty."""
     of, others, *tenants = (record or b"-1 0").decode().split(" ")
     if int(of) != number:
         return _Record(0, {})
@@ -155,13 +156,13 @@ def _tenant(text: str) -> tuple[str, _Counted]:
 
 
 def largest(units: Mapping[str, int], *, others: int, most: int) -> tuple[dict[str, int], int]:
-    """Return the *most* tenants with the most units (of equals, the first), and the units of all others."""
+    """Return the *most* tenants with the most units (the first of equal ones), and the units of all others."""
     ranked = sorted(units.items(), key=lambda each: -each[1])
     return dict(ranked[:most]), others + sum(count for _, count in ranked[most:])
 
 
 def sum_of(steps: Iterable[SharedStep]) -> dict[str, int]:
-    """Return the units of each tenant that *steps* name, summed over all of them, the largest first."""
+    """Return the units of each tenant that *steps* name, summed over all steps, the largest first."""
     found = dict[str, int]()
     for step in steps:
         for name, count in (step.units or {}).items():

@@ -17,7 +17,7 @@ MOST_HOLDERS = 200
 
 
 class SlotsNow(NamedTuple):
-    """Durations in seconds, as in `Key`. *capacity*: the largest number of slots that can be in use now."""
+    """The slots of a limit, with durations in seconds as in `Key`. *capacity* is the most slots in use at once now."""
 
     capacity: int
     mean_hold: float | None
@@ -26,7 +26,7 @@ class SlotsNow(NamedTuple):
 
 
 def slot_questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
-    """Return the commands whose replies `slots_from` reads; none for a limit without slots."""
+    """Return the commands whose replies `slots_from` reads. For a limit without slots there are none."""
     if not isinstance(claim.algorithm, ConcurrencyAlgorithm):
         return []
     names = [":mean", ":granted", *([":slots", ":rounds"] if _adapts(claim) else [])]
@@ -35,7 +35,7 @@ def slot_questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]
 
 
 def slots_from(claim: StoreClaim, answers: Iterator[Any], now_us: int) -> SlotsNow | None:
-    """Read the slots from the next *answers*; None for a limit without slots."""
+    """Read the slots from the next *answers*. Return None for a limit without slots."""
     algorithm = claim.algorithm
     if not isinstance(algorithm, ConcurrencyAlgorithm):
         return None

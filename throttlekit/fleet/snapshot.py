@@ -3,7 +3,8 @@ A snapshot of the fleet, read only from the store: its limits, and the most pres
 
 The commands are short for any number of keys. They read, in this order: the fleet's reports of the last minute; the
 units in use for the chosen keys (a peek, by the script that decides on jobs); the waitlists of these keys; some
-entries of each waitlist, and when its last job would start. On a cluster, all but the first are sent key by key.
+entries of each waitlist, and the time when its last job would start. On a cluster, all commands except the first are
+sent key by key.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ __all__ = [
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
-"""The order of the keys, for each order that a user may choose; see `pressing_names`."""
+"""The orders in which keys are read, for each order that a user may choose; see `pressing_names`."""
 
 _AT_ONCE = 100
 _FILTERED_DEPTH = 1_000
-"""How many keys of all limits are read to find those whose limit has a given name."""
+"""The number of keys of all limits that are read to find the keys of limits with a given name."""
 _PROCESS_ALIVE_S = 15
 _LIMIT_REPORTED_S = 3_600
 
@@ -78,34 +79,35 @@ class Known:
     id: str
     limit: Limit
     keyed: bool
-    """Whether it counts each key separately."""
+    """Whether the limit counts each key separately."""
     minute: Minute
     reported: float = 0.0
-    """When a process last reported it, in seconds of the store's clock. Each process does so once a minute."""
+    """The time of its last report, in seconds of the store's clock. Each process reports it once a minute."""
     fixed_cost: int = 1
-    """The cost of each job; also 1 if a callable computes it."""
+    """The cost of each job. If a callable computes the cost, this is 1."""
     shared: str = ""
-    """How tenants share it: "weighted", "strict", or "" if they do not."""
+    """How tenants share the limit: "weighted", "strict", or "" if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """
-    The current state of one key of a limit. Durations are in seconds; None: there is no job, or it is not known.
+    The current state of one key of a limit. Durations are in seconds, or None if there is no job, or they are unknown.
 
     Attributes:
-        key: The key as it is stored: quoted, or a digest. "": the limit has no key.
+        key: The key as it is stored: quoted, or a digest. "" if the limit has no key.
         part: The part that the limit's scope adds: the name of the queue or of the job.
-        used, capacity: Units in use now, and the largest possible number; for slots that adapt, the largest now.
-        waiting: How many jobs wait.
-        waiting_units: About how many units they need.
-        owners: How many owners have the jobs of the waitlist.
-        oldest_wait: How long ago the first job of the waitlist was first denied.
-        last_starts: In how many seconds the last job of the waitlist starts.
-        paused: For how much longer no job is admitted.
+        used, capacity: The units in use now, and the most that can be in use; for slots that adapt, the most now.
+        waiting: The number of waiting jobs.
+        waiting_units: The estimated units that the waiting jobs need.
+        owners: The number of owners of the waiting jobs.
+        oldest_wait: The time since the first denial of the first job of the waitlist.
+        last_starts: The time until the last job of the waitlist starts.
+        paused: The time for which no job is admitted from now on.
         slowed: The temporary slow-down of the key, by `adapt=` or by the partner's headers.
-        mean_hold, held: For a concurrency limit: how long a slot is held, and how long ago the last was granted.
-        oldest_hold: How long the oldest holder has had its slot, by the clock of its process. If there are more than
+        mean_hold, held: The mean time for which a slot is held, and the time since the last grant of one, for a
+            concurrency limit.
+        oldest_hold: The time for which the oldest holder has had its slot, by the clock of its process. Of more than
             200 holders, only those whose leases end first are compared.
     """
 
@@ -136,7 +138,7 @@ class Process:
     name: str
     framework: str
     latency_seconds: float
-    """Seconds that the last report to the store took."""
+    """The seconds that the last report to the store took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,11 @@ class Fleet:
     A snapshot of the fleet. Times are in seconds.
 
     Attributes:
-        now: The store's clock.
+        now: The time of the store's clock.
         rules: The rules of live control that are in force.
-        partner_429s: 429s of the last 15 minutes, see `counts_429`.
+        partner_429s: The 429s of the last 15 minutes; see `counts_429`.
         steps: The steps of each limit, by its id; see `recent_steps`.
-        took: How long it took to read all this.
+        took: The time that it took to read the snapshot.
     """
 
     now: float
@@ -173,8 +175,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
 
     Args:
         order: One of `ORDERS`.
-        most: How many keys to return.
-        name: Only limits whose name, as it is stored, contains this.
+        most: The most keys to return.
+        name: A text. Only limits whose name, as it is stored, contains it are returned.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -225,7 +227,7 @@ def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
 
 
 def known_of(named: bytes, text: bytes) -> Known | None:
-    """Parse a stored definition; None: another release wrote it."""
+    """Parse a stored definition. Return None if another release wrote it."""
     name = text_of(named)
     try:
         reported, _, definition = text.partition(b" ")
@@ -284,8 +286,8 @@ def _with_lists(
     store: FleetStore, keys: Sequence[Key], lists: Sequence[ListNow], asked_us: Sequence[int]
 ) -> Iterator[Key]:
     """
-    Add their waitlists to *keys*, which were read at *asked_us*. Units and the longest wait are estimated from some of
-    the jobs.
+    Add the waitlists *lists*, which were read at *asked_us*, to *keys*. Units and the longest wait are estimated from
+    some of the jobs.
     """
     waited = [number for number, each in enumerate(lists) if each.ids]
     questions = [entries_question(keys[number].bucket, lists[number].ids) for number in waited]
@@ -312,8 +314,8 @@ def _with_lists(
 
 def _last_starts(store: FleetStore, keys: Mapping[int, tuple[Key, float]]) -> dict[int, float]:
     """
-    Return in how many seconds the last waiting job of each of *keys* starts. The values of *keys* include the mean cost
-    of a job. The store returns when a job that arrives now would start; the time for its own units is subtracted.
+    Return the seconds until the last waiting job of each of *keys* starts. The values of *keys* include the mean cost
+    of a job. The store returns when a job that arrives now would start. The time for that job's units is subtracted.
     """
     around_us, claims = time.time_ns() // 1000, list[StoreClaim]()
     for key, mean in keys.values():

@@ -1,10 +1,10 @@
 """
-The units of each tenant of a shared limit: counted in each process, and added up in the store for the last minute and
-for the history of `throttlekit.fleet.shares`.
+Count the units of each tenant of a shared limit. Each process counts, and the store adds up the counts for the last
+minute and for the history of `throttlekit.fleet.shares`.
 
 Memory is bounded, in the process and in the store: a process reports the tenants with the most units and those with the
-longest waits, and the store keeps 2 000 tenants of all limits for each 20 seconds. So the numbers of the heaviest and
-of the longest-waiting tenants are right, and other tenants may be missing.
+longest waits, and the store keeps 2 000 tenants of all limits for each 20 seconds. So the numbers are right for the
+tenants with the most units and the longest waits, and other tenants may be missing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TenantCounts:
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str, str], _Seen] = {}
         self._others: dict[str, int] = {}
-        """Units of tenants beyond the 10 000th, by limit."""
+        """The units of tenants beyond the 10 000th, by limit."""
 
     def record_decision(self, claim: Claim, *, allowed: bool, waited_us: int) -> None:
         """Count one decision on *claim*, whose limit tenants share."""
@@ -68,8 +68,8 @@ class TenantCounts:
 
     def take(self) -> tuple[list[list[Any]], dict[str, Taken]]:
         """
-        Return the counts of at most 25 limits: as fleet_tenants.lua reads them, and by the limit's id for its history.
-        Reset them.
+        Return the counts of at most 25 limits, and reset them. The first value is in the form that fleet_tenants.lua
+        reads; the second has, by the limit's id, the additions to its history.
         """
         with self._lock:
             (seen, self._seen), (others, self._others) = (self._seen, {}), (self._others, {})
@@ -96,5 +96,5 @@ def _named_units(tenants: list[tuple[str, _Seen]], others: int) -> Taken:
 
 
 def report_tenants(rows: Sequence[Sequence[Any]]) -> tuple[str | int, ...]:
-    """The command that reports *rows*, which `TenantCounts.take` returned."""
+    """Return the command that reports *rows*, which `TenantCounts.take` returned."""
     return ("EVAL", _REPORT, len(TENANTS), *TENANTS, json.dumps(rows, separators=(",", ":"), ensure_ascii=True))

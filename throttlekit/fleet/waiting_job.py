@@ -1,7 +1,7 @@
 """
-Why one job waits: its entry on a waitlist, and a worker's report of its last decision.
+Find out why one job waits, from its entry on a waitlist, and from a worker's report of its last decision.
 
-Rule 1: the waitlists decide. A report may be old, and only some jobs are reported: see `Activity`.
+Rule 1: an entry on a waitlist overrides a report. A report may be old, and only some jobs are reported: see `Activity`.
 Rule 2: the number of commands is bounded, for any number of jobs. The waitlists are searched from the most likely to
 the least likely: the reported one, those of limits without keys, those of keys that are reported to have waiting jobs,
 and then every waitlist among the first `MAX_NAMES` names of the store. One more command returns the position and the
@@ -30,7 +30,7 @@ from throttlekit.stores.base import Store, SupportsScan
 __all__ = ["MAX_NAMES", "Found", "Place", "Waiting", "look_up"]
 
 MAX_NAMES = 2_000_000
-"""How many names of the store are searched for waitlists, 1 000 per command."""
+"""The most names of the store that are searched for waitlists, 1 000 per command."""
 
 _SCANNED_AT_ONCE = 1_000
 _SEARCHED_AT_ONCE = 500
@@ -43,11 +43,11 @@ class Place(NamedTuple):
     The position of a job on a waitlist.
 
     Attributes:
-        state: "waiting"; "woken": it may send its request, and has not; "kept": it keeps its position while something
-            else, like another limit or an operator's pause, denies it.
-        before: How many jobs wait ahead of it; None: not known.
-        owner: The worker process that has its message.
-        answers: Whether the owner listened for its last wake-up. If not, its jobs are skipped.
+        state: "waiting"; "woken" if the job may send its request, and has not; or "kept" if it keeps its position while
+            something else, like another limit or an operator's pause, denies it.
+        before: The number of jobs ahead of it; None if not known.
+        owner: The worker process that has the job's message.
+        answers: Whether the owner listened when it was last woken. If not, its jobs are skipped.
     """
 
     state: str
@@ -64,9 +64,9 @@ class Waiting:
     Attributes:
         bucket: The bucket of the limit that denied it; "" once it was granted.
         reason: The reason of its last decision.
-        since, due, decided: The times of its first denial, of its estimated turn (0: not known), and of its last
-            decision (0: not reported), in seconds of the store's clock.
-        place: Its position on the waitlist of its key; None: it is not on it.
+        since, due, decided: The times of its first denial, of its estimated turn (0 if not known), and of its last
+            decision (0 if not reported), in seconds of the store's clock.
+        place: Its position on the waitlist of its key; None if it has none.
     """
 
     bucket: str
@@ -80,13 +80,13 @@ class Waiting:
     @property
     def state(self) -> str:
         """
-        The state of its place; or "allowed": it was granted; or "left": it was denied, and is on no waitlist now.
+        The state of its position; "allowed" if it was granted; "left" if it was denied, and is on no waitlist now.
         """
         return self.place.state if self.place is not None else "allowed" if self.reason == "allowed" else "left"
 
     @property
     def limit(self) -> str:
-        """The name of the limit that denied it, as it is stored."""
+        """The name of the limit that denied the job, as it is stored."""
         parts = parts_of(self.bucket)
         return "" if parts is None else unquote(parts[0].partition(":")[0])
 
@@ -96,11 +96,11 @@ class Found(NamedTuple):
     The result of a search for a job.
 
     Attributes:
-        now: The store's clock, in seconds.
-        job: The job; None: nothing is known.
-        key: The key that it waits for; None: it waits for none, or no worker has reported the definition of its limit.
+        now: The time of the store's clock, in seconds.
+        job: The job; None if nothing is known.
+        key: The key that the job waits for; None if it waits for none, or the definition of its limit is not reported.
         rules: The rules of live control for that key's limit, without the pauses of other keys.
-        searched_all: Whether every waitlist was searched. False only if the job was on none of those searched.
+        searched_all: Whether every waitlist was searched. False only if the job was on no waitlist that was searched.
     """
 
     now: float
@@ -139,8 +139,8 @@ def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Fo
 
 class _Search:
     """
-    The search for the waitlist on which a job is waiting or woken. If there is none, the result is a waitlist that only
-    keeps its position.
+    The search for the waitlist on which a job is waiting or woken. If there is none, the result is a waitlist on which
+    the job only keeps its position.
     """
 
     def __init__(self, store: FleetStore, job_id: str, max_names: int) -> None:
@@ -196,7 +196,7 @@ class _Search:
 
 
 def _read_report(text: bytes | None) -> Waiting | None:
-    """Parse a worker's report of the job's last decision; None: there is no valid report."""
+    """Parse a worker's report of the job's last decision. Return None if there is no valid report."""
     try:
         bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
         return Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6)
@@ -230,7 +230,7 @@ def _with_position(
     reported = job if job is not None and job.bucket == key.bucket and job.reason != "allowed" else None
     is_paused = key.paused is not None or any(rule.what == "pause" for rule in rules)
     due = now + where.in_us / 1e6
-    if where.state is State.KEPT:  # it waits for something else, whose time is not known
+    if where.state is State.KEPT:  # the job waits for something else, whose time is not known
         due = 0.0 if reported is None else reported.due
     derived_reason = "paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"
     return Waiting(

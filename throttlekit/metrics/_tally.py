@@ -38,9 +38,9 @@ OTHER = "other"
 """The name under which all limits beyond `max_limits` are counted."""
 MAX_LIMITS = 100
 DECISIONS_PER_SAMPLE = 32
-"""One decision of this number is timed, because a histogram costs more than all counters together."""
+"""One of this many decisions is timed, because a histogram costs more than all counters together."""
 MAX_KEPT = 1024
-"""How many observations are stored until metrics are collected: about 200 KB. A further one records the oldest."""
+"""The most observations that are stored until collection, in about 200 KB. A further one records the oldest."""
 
 WAIT_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
 DEFERRAL_BUCKETS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -52,22 +52,23 @@ class Tally:
     The counts of one limit, or of one of its tiers, in this process.
 
     Attributes:
-        allowed, denied: Decisions by reason. An allowed job counts for all its limits, a denied one for the limit that
-            denied it.
-        shadow: By reason, the jobs that the limit would have denied if it were not in shadow mode.
-        units: Units charged.
-        settled: Units that `settle` refunded ("returned") or charged additionally ("extra").
-        downstream_429: Bodies that raised `RateLimited`, each of which paused the limit.
-        slots_lost: Slots that a job lost while it ran.
-        line_end, paused_until: When the last waiting job is admitted, and when the pause ends, in seconds since the
-            epoch, according to the last decision that reported them. With keys: the latest time of all keys. 0 or past:
-            no job waits, or there is no pause.
+        allowed, denied: The decisions by reason. An allowed job counts for all its limits, a denied job for the limit
+            that denied it.
+        shadow: The jobs, by reason, that the limit would have denied if it were not in shadow mode.
+        units: The charged units.
+        settled: The units that `settle` refunded ("returned") or charged additionally ("extra").
+        downstream_429: The bodies that raised `RateLimited`, each of which paused the limit.
+        slots_lost: The slots that a job lost while it ran.
+        line_end, paused_until: The time when the last waiting job is admitted, and the time when the pause ends, in
+            seconds since the epoch, according to the last decision that reported them. For several keys, the latest
+            time. 0 or a past time if no job waits, or there is no pause.
         worst_key: The key whose waitlist ends last.
-        holders: Slots of a concurrency limit that the fleet holds, according to the last decision that reported them.
-        holder_updates: How often `holders` was set.
-        has_slots: Whether it is a concurrency limit.
+        holders: The slots of a concurrency limit that the fleet holds, according to the last decision that reported
+            them.
+        holder_updates: The number of updates of `holders`.
+        has_slots: Whether the limit is a concurrency limit.
         limit: The limit as last defined; None for `OTHER`, which is not a limit.
-        export: What the plugin has exported of this tally.
+        export: The values that the plugin has exported of this tally.
     """
 
     __slots__ = (
@@ -143,8 +144,8 @@ class _FastCounter:
 
     Attributes:
         limit: The limit, referenced so that its `id()` is not reused.
-        decisions, flushed: How many decisions were counted, and how many of them are in the tally already.
-        units: Units that are not in the tally yet.
+        decisions, flushed: The number of counted decisions, and of those that are in the tally already.
+        units: The units that are not in the tally yet.
         active: Whether the counter is in use.
     """
 
@@ -194,7 +195,7 @@ class CountingPlugin(ABC):
 
     Attributes:
         export_at_once: Whether `export` is called after each decision, and not only when metrics are collected.
-        context: Returns the context to record with each observation. None: no context is recorded.
+        context: A function that returns the context to record with each observation, or None to record no context.
 
     Raises:
         ConfigurationError: *max_limits* is not a whole number of at least 1.
@@ -218,7 +219,7 @@ class CountingPlugin(ABC):
         """Record the store's response time. Called for one decision in `DECISIONS_PER_SAMPLE`."""
 
     def export(self, limits: Iterable[Limit]) -> None:
-        """Export the counts of *limits*. Called while `export_at_once`. By default, only a collection exports them."""
+        """Export the counts of *limits*, if `export_at_once`. By default, counts are exported when collected."""
         self.export_at_once = False
 
     @hookimpl
@@ -314,7 +315,7 @@ class CountingPlugin(ABC):
             self.export([event.limit])
 
     def observe(self, line: Tally | None, seconds: float, deferrals: int) -> None:
-        """Store a wait for the limit of *line*, or, if that is None, a response time of the store."""
+        """Store a wait for the limit of *line*. If *line* is None, store a response time of the store."""
         observed, context = self._tallies.observed, self.context
         observed.append((line, seconds, deferrals, None if context is None else context()))
         if len(observed) > MAX_KEPT:

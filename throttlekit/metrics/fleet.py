@@ -1,8 +1,8 @@
 """
 Gauges of the whole fleet for Prometheus. One process serves them, and reads them from the store at each scrape.
 
-`PrometheusMetrics` exports the decisions of one worker. Only the store knows how many jobs wait, and how full a limit
-is.
+`PrometheusMetrics` exports the decisions of one worker. Only the store has the number of waiting jobs, and the use of a
+limit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FleetMetrics:
 
     Args:
         store: The store's URL, or a limiter.
-        max_limits: How many limits (or tiers, of a limit with tiers) are exported: those with the most waiting jobs.
+        max_limits: The number of limits (or tiers, of a limit with tiers) to export: those with the most waiting jobs.
 
     Raises:
         ConfigurationError: The fleet does not share the store.

@@ -38,13 +38,13 @@ _Numbers = Iterator[tuple[float, dict[str, str]]]
 class OpenTelemetryMetrics(CountingPlugin):
     """
     A plugin that records the metrics of docs/metrics.md in instruments of OpenTelemetry. If the current span is
-    recorded, it also adds an event for each deferral, and sets attributes when the body of a job begins that has
-    waited. It needs only the API: your SDK exports the numbers.
+    recorded, the plugin also adds an event for each deferral, and sets attributes when the body of a job that has
+    waited begins. It needs only the API: the program's SDK exports the numbers.
 
     Keys never become attributes.
 
     Args:
-        meter_provider: Makes the instruments. Default: the global provider, which may be set later.
+        meter_provider: The provider of the instruments. Default: the global provider, which may be set later.
         max_limits: The number of limits (or tiers, of a limit with tiers) counted by name. All others count as "other".
 
     Raises:
@@ -140,7 +140,7 @@ def _labels(limit: str, tier: str | None) -> dict[str, str]:
 
 
 def _wait(limit: Limit, decision: Decision) -> dict[str, str | float]:
-    """How long a job has waited for *limit*, as attributes of a span or of an event."""
+    """Return how long a job has waited for *limit*, as attributes of a span or of an event."""
     return {
         **{f"throttlekit.{name}": value for name, value in _labels(limit.name, limit.of_tier).items()},
         "throttlekit.waited": decision.waited, "throttlekit.deferrals": decision.deferrals,

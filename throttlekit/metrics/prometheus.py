@@ -219,7 +219,7 @@ class _Export:
         self._count(tally.units, "units")
         for kind, units in tally.settled.items():
             self._count(units, "settled", kind)
-        self._count(tally.downstream_429, "downstream_429")  # 0 too: an alert sees the increase from 0 to 1
+        self._count(tally.downstream_429, "downstream_429")  # also 0, so that an alert sees the increase to 1
         self._set(tally.line_end, "line_end")
         self._set(tally.paused_until, "paused_until")
         limit = tally.limit
@@ -227,22 +227,22 @@ class _Export:
             self._set(limit.amount, "slots")
             self._count(tally.slots_lost, "leases_lost")
             # An unchanged number is written too: another process may have set the gauge since.
-            if self._changed(tally.holder_updates, "holder_updates") is not None:
+            if self._take_change(tally.holder_updates, "holder_updates") is not None:
                 self.child("holders").set(tally.holders)
         elif limit is not None:
             self._set(limit.amount * 1_000_000 / limit.period_us, "rate")
 
     def _count(self, value: int, *name: str) -> None:
-        increase = self._changed(value, *name)
+        increase = self._take_change(value, *name)
         if increase is not None:
             self.child(*name).inc(increase)
 
     def _set(self, value: float, *name: str) -> None:
-        if self._changed(value, *name) is not None:
+        if self._take_change(value, *name) is not None:
             self.child(*name).set(value)
 
-    def _changed(self, value: float, *name: str) -> float | None:
-        """The change since the last call; None if there is none."""
+    def _take_change(self, value: float, *name: str) -> float | None:
+        """Return the change since the last call, or None if there is none."""
         before = self._values.get(name)
         if before == value:
             return None

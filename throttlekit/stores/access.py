@@ -36,7 +36,7 @@ class StoreAccess:
     """
     A wrapper around *store*. Every call goes through `_ask`, which `CircuitBreaker` overrides.
 
-    The constructor checks which optional methods the store has, because that takes 10 to 20 µs.
+    The constructor checks once which optional methods the store has, because the check takes 10 to 20 µs.
     """
 
     def __init__(self, store: Store) -> None:

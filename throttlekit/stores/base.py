@@ -37,7 +37,7 @@ class Request(NamedTuple):
     The arguments of `Store.decide`. No two claims share a name.
 
     Attributes:
-        attempt: The name of this request of the job; see `Store.decide`.
+        attempt: The name of this request; see `Store.decide`.
     """
 
     claims: Sequence[StoreClaim]
@@ -48,7 +48,7 @@ class Request(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Correction:
     """
-    A correction of the charge that one limit got at *granted_us*. *by* is added, as a size of the algorithm.
+    A correction of what one limit charged at *granted_us*: *by* is added to it, as a size of the algorithm.
     """
 
     bucket: str
@@ -59,7 +59,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot of a concurrency limit, held since *granted_us* by the holder of the algorithm."""
+    """A slot of a concurrency limit, which the holder of the algorithm has held since *granted_us*."""
 
     bucket: str
     algorithm: Algorithm
@@ -83,8 +83,9 @@ class Store(Protocol):
     Keeps the state of each limit and its waitlist, decides requests atomically, and wakes waiting jobs after each
     change.
 
-    The store's clock decides; the caller's time is never used. A missing name means an unused limit or an empty
-    waitlist. Every value expires when nothing in it counts any more. Threads can share a store, also across a fork.
+    All times are those of the store's clock; the caller's clock is never used. A missing name means an unused limit or
+    an empty waitlist. Every value expires when nothing in it counts any more. Threads can share a store, also across a
+    fork.
 
     A method raises StoreUnavailable if the store sent no usable reply. It is unknown whether the call had an effect.
 
@@ -107,7 +108,7 @@ class Store(Protocol):
         ...
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
-        """Return the units that `decide` charged, because another store denied it: see `wait_control.return_units`."""
+        """Return units that `decide` charged, because another store denied: see `wait_control.return_units`."""
         ...
 
     def look(
@@ -117,7 +118,7 @@ class Store(Protocol):
         ...
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        """Wake jobs for which there are units."""
+        """Wake the jobs for which units are available."""
         ...
 
     def forget(
@@ -128,13 +129,13 @@ class Store(Protocol):
         Remove jobs from the waitlists of *claims*. Then wake other jobs.
 
         Args:
-            owner: Remove only entries of this owner; "": of any owner.
+            owner: The owner whose entries are removed; "" for any owner.
             keep: Whether the jobs keep their positions, because something outside the store delays them.
         """
         ...
 
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
-        """Find out where a job waits, given its claims; None: on none of their waitlists."""
+        """Return where a job waits, given its claims, or None if it is on none of their waitlists."""
         ...
 
     def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
@@ -176,7 +177,7 @@ class Store(Protocol):
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         """
-        Extend each slot by one lease. Returns, for each lease in order, whether its holder now has a slot.
+        Extend each slot by one lease. Return, for each lease in order, whether its holder now has a slot.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the leases were renewed.
@@ -187,10 +188,10 @@ class Store(Protocol):
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
         """
-        Deny every request for *for_us*, like `throttlekit._core.wait_control.pause`. None ends the pause.
+        Deny every request for *for_us*, like `throttlekit._core.wait_control.pause`. If it is None, end the pause.
 
         Args:
-            emptied: Whether the partner sent a 429: then the limits count as used up until the end of *for_us*.
+            emptied: Whether the partner sent a 429. If so, the limits count as used up until the end of *for_us*.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the limit is paused.
@@ -230,7 +231,7 @@ class Store(Protocol):
 
 
 def decide_or_error(store: Store, request: Request) -> Answer | Exception:
-    """Decide *request*. An error is returned, not raised."""
+    """Decide *request*. Return an error in place of raising it."""
     try:
         return store.decide(request.claims, request.requester, attempt=request.attempt)
     except Exception as error:
@@ -257,7 +258,7 @@ class SupportsParts(Protocol):
     """A store of several parts that fail independently, like the nodes of a cluster. Optional."""
 
     def part_of(self, name: str) -> str:
-        """The part that keeps *name*, as in `StoreUnavailable.part`; "" if unknown. This makes no call to the store."""
+        """Return the part that keeps *name*, as in `StoreUnavailable.part`; "" if unknown. The store is not called."""
         ...
 
 
@@ -283,14 +284,14 @@ class SupportsCommands(Protocol):
 
 @runtime_checkable
 class SupportsForget(Protocol):
-    """A store that deletes names by a pattern. For operators: it may take seconds. Optional."""
+    """A store that deletes names by a pattern, for operators, because it may take seconds. Optional."""
 
     def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
         """
         Delete every name that matches *pattern*, as SCAN reads it. Scans all names, a thousand at a time.
 
         Args:
-            waitlists_only: Only empty the waitlists among these names, like `Store.clear_waitlists`.
+            waitlists_only: Whether only to empty the waitlists among these names, like `Store.clear_waitlists`.
 
         Returns:
             The number of names deleted, or of waitlists emptied.
@@ -303,7 +304,7 @@ class SupportsForget(Protocol):
 
 @runtime_checkable
 class SupportsScan(Protocol):
-    """A store that lists names by a pattern, page by page. For operators. Optional."""
+    """A store that lists names by a pattern, page by page, for operators. Optional."""
 
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
         """
@@ -317,7 +318,7 @@ class SupportsScan(Protocol):
 
 
 def is_same_address(one: str, other: str) -> bool:
-    """Whether two values of a store's `address` mean the same database. All names of this machine are equal."""
+    """Whether two values of a store's `address` mean the same database. All names of this machine count as equal."""
     return bool(one) and _plain(one) == _plain(other)
 
 

@@ -1,4 +1,4 @@
-"""Listens on the channel of one owner for wakes. Calls of other processes publish them."""
+"""Receive the wake messages of one owner, which the calls of other processes publish on the owner's channel."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ _POLL_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 0.1, 2.0
 
 class Listener:
     """
-    One thread and one connection. Scripts check by the number of receivers whether an owner listens.
+    Receives wake messages in a thread with its own connection. A script knows that an owner listens if its message has
+    a receiver.
 
     Args:
         client: A client of redis-py for the server of the limits.
         channel: The channel of the owner.
-        on_wakes: Called with the bucket and the wakes.
-        missed: Called when it listens again after a lost connection: wakes may have been missed in the meantime.
+        on_wakes: Called with the bucket and the wakes of each message.
+        missed: Called when the listener begins to listen, also again after a lost connection: wake messages may have
+            been missed before that.
     """
 
     def __init__(
@@ -52,11 +54,11 @@ class Listener:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it listens. Return whether it does."""
+        """Wait up to *seconds* until the listener listens. Return whether it does."""
         return self._listens.wait(seconds)
 
     def begin_to_close(self) -> None:
-        """Interrupt the thread, which otherwise waits for a message for up to a second."""
+        """Interrupt the thread, which may otherwise wait up to a second for a message."""
         self._closed.set()
         if self._listens.is_set():
             with suppress(RedisError, OSError):
@@ -120,11 +122,11 @@ class _Here:
 
 class NodeListeners:
     """
-    Listens on each node of a cluster to which its process sends requests, including nodes that join later. A script
-    checks whether an owner listens by the number of receivers on the script's node.
+    Receives wake messages from each node of a cluster to which this process sends requests, including nodes that join
+    later. A script knows that an owner listens if its message has a receiver on the script's node.
 
     Args:
-        make_client: Creates a redis-py client of a node, with separate connections.
+        make_client: A function that creates a redis-py client of a node, with separate connections.
     """
 
     def __init__(self, make_client: Callable[[Any], Any]) -> None:
@@ -133,7 +135,7 @@ class NodeListeners:
         renew_lock_after_fork(self, "_here", _Here)
 
     def reach(self, node: Any) -> None:
-        """Record that the process sends requests to *node*, in the form of redis-py."""
+        """Record that this process sends requests to *node*, a node object of redis-py."""
         here = self._here
         if node.name in here.nodes:
             return
@@ -144,7 +146,7 @@ class NodeListeners:
                     self._listen(owner, node)
 
     def listen(self, name: str, on_wakes: _OnWakes, missed: Callable[[], None]) -> Callable[[], None]:
-        """Begin to listen as *name*. Return a function that stops listening."""
+        """Begin to listen as the owner *name*. Return a function that stops listening."""
         here, owner = self._here, _Owner(f"tk1:{name}", on_wakes, missed)
         with here.lock:
             here.owners.append(owner)
@@ -166,6 +168,6 @@ class NodeListeners:
 
 
 def client_of_its_own(pool: Any) -> Any:
-    """A client with its own connections, with the options of *pool*. `close` of the store does not close them."""
+    """Return a client with the options of *pool*, and its own connections, which `close` of the store keeps open."""
     own = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
     return redis.Redis(connection_pool=own)

@@ -1,4 +1,4 @@
-"""The circuit breaker in front of a store: while the store does not respond, it lets through one call per second."""
+"""The circuit breaker in front of a store: while the store does not respond, one call per second is sent."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _log = logging.getLogger("throttlekit")
 _T = TypeVar("_T")
 
 _PROBE_INTERVAL = 1.0
-"""Seconds from one call to the next while the store does not respond."""
+"""The time from one call to the next while the store does not respond, in seconds."""
 _PAUSE_AFTER_FAILURE = 0.75
-"""The longest time from a failed call to the next one, in seconds: with its time-out of 0.25 s, that is one second."""
+"""The longest time from a failed call to the next one, in seconds. With the call's time-out of 0.25 s: one second."""
 _LONGEST_PROBE = 5.0
-"""Seconds after which another caller may send a request, although the last one has not ended."""
+"""The time after which another caller sends a request, although the last one has not ended, in seconds."""
 
 
 @dataclass(slots=True)
@@ -48,8 +48,7 @@ class CircuitBreaker(StoreAccess):
     A circuit breaker around a store. During an outage, one caller per second sends a request, and all other callers get
     the last error at once. Each part of a store, like a node of a cluster, has its own breaker.
 
-    The log has one line when an outage begins and one when it ends. If the last line is less than 30 s old, the next
-    outage is not logged.
+    The begin and the end of an outage are logged, but at most one begin every 30 s.
 
     Args:
         clock: For tests: the time in seconds.
@@ -154,8 +153,8 @@ class CircuitBreaker(StoreAccess):
             last = max(outages, key=lambda outage: outage.probe_at, default=None)
             if last is None or last.probe_at <= now:
                 for outage in outages:
-                    # A time, not a flag: if the caller never returns, or the process forks, other callers take over.
-                    # If a request to several Sentinels or nodes takes longer than a second, another one is sent.
+                    # A time, not a flag, so that another caller retries if this one never returns, or the process
+                    # forks. If a request to several Sentinels or nodes takes over a second, another one is sent.
                     outage.probe_at = now + min(
                         max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE
                     )
@@ -169,7 +168,7 @@ class CircuitBreaker(StoreAccess):
             if self._fault.due():
                 _log.warning("%s%s. Other calls are not affected.", error, _at(error))
             if self._outages:
-                self._record_answer(names)  # the store has responded: this is not a failed attempt to reach it
+                self._record_answer(names)  # the store has responded, so the outage is over
             return
         parts, now = self._parts(names), self._clock()
         with self._lock:
@@ -189,7 +188,7 @@ class CircuitBreaker(StoreAccess):
     def _record_answer(self, names: Iterable[str]) -> None:
         parts, now = self._parts(names), self._clock()
         with self._lock:
-            # After a fail-over another node serves the names of the dead one, so no call is sent to the dead one.
+            # After a fail-over another node serves these names, so no call to the dead node would end its outage.
             moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]
             over = [self._outages.pop(part) for part in {*parts, *moved, ""} if part in self._outages]
         for outage in over:
@@ -197,7 +196,7 @@ class CircuitBreaker(StoreAccess):
                 _log.info("The store responds again%s, after %.1f s.", _at(outage.error), now - outage.since)
 
     def _parts(self, names: Iterable[str]) -> dict[str, str]:
-        """The parts that serve *names*, and one of them for each."""
+        """Return the parts that serve *names*, each with one of its names."""
         return {self._part(name): name for name in names}
 
 

@@ -24,8 +24,8 @@ class ClientStore(RedisStore):
     `Limiter(client=…)` is faster, because it uses its own connections.
 
     Args:
-        client: A client with a time-out for replies, because jobs wait for these, and without retries: otherwise, if a
-            reply is late, the decision is charged twice. The store does not close it.
+        client: A client with a time-out for replies, because jobs wait for these, and without retries, because a retry
+            after a late reply charges twice. The store does not close it.
 
     Raises:
         ConfigurationError: *client* is not such a `redis.Redis`.
@@ -35,7 +35,7 @@ class ClientStore(RedisStore):
         pool = client.connection_pool if isinstance(client, redis.Redis) else None
         if pool is None:
             raise ConfigurationError(f"a ClientStore takes a redis.Redis, not a {type(client).__name__}")
-        connection = pool.connection_class(**pool.connection_kwargs)  # it is not connected
+        connection = pool.connection_class(**pool.connection_kwargs)  # it never connects
         if getattr(connection.retry, "_retries", 0):
             raise ConfigurationError(
                 "the client sends commands again, so a job could be charged twice: make it with "

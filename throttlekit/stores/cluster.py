@@ -34,12 +34,12 @@ class RedisClusterStore(RedisStore):
     Keeps limits in a Redis or Valkey Cluster.
 
     All stored keys of one limit under one key share a hash slot. Claims in the same hash slot are decided in one
-    call. If a job has claims in several hash slots, each is decided in its own round trip. If one of them denies, the
+    call. If a job has claims in several hash slots, each slot is decided in its own round trip. If one slot denies, the
     units that were charged before are returned, with one more round trip for each charged hash slot
     (`decide_in_parts`). The bound of each limit always holds.
 
     Args:
-        url: redis+cluster:// or rediss+cluster://, and any node of the cluster, which returns the other ones.
+        url: redis+cluster:// or rediss+cluster://, and any node of the cluster, which reports the other nodes.
         timeout: Seconds to wait for a connection, and for a reply.
 
     Raises:
@@ -121,7 +121,7 @@ class RedisClusterStore(RedisStore):
         return client.execute_command(*arguments, target_nodes=node)
 
     def part_of(self, name: str) -> str:
-        """The node that serves *name*; "" if unknown. Nodes fail independently."""
+        """Return the node that serves *name*; "" if unknown. Nodes fail independently."""
         try:
             return "" if self._cluster is None else str(self._cluster.get_node_from_key(name).name)
         except (RedisClusterException, AttributeError):
@@ -139,7 +139,7 @@ class RedisClusterStore(RedisStore):
         return [node.redis_connection.connection_pool for node in nodes if node.redis_connection is not None]
 
     def _redis_py(self) -> Any:
-        """The client for the cluster, which is created with the first call."""
+        """Return the client for the cluster. The first call creates it."""
         called_at = time.monotonic()
         with self._connect_lock:
             if self._cluster is None:
@@ -201,7 +201,7 @@ class _NodeRefresh:
 
 
 def by_hash_slot(items: Sequence[_N]) -> list[list[_N]]:
-    """*items* in groups, one for each hash slot."""
+    """Return *items* in groups, one for each hash slot."""
     groups: dict[int, list[_N]] = {}
     for each in items:
         groups.setdefault(_hash_slot(each.bucket), []).append(each)

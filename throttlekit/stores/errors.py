@@ -20,7 +20,7 @@ from throttlekit.stores.wire import UnusableReply
 
 __all__ = [
     "STORE_ERRORS", "URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_error",
-    "is_connection_failure", "is_outage", "mapped", "remedy_of",
+    "is_connection_failure", "is_outage", "map_error", "remedy_of",
 ]  # fmt: skip
 
 
@@ -40,7 +40,7 @@ _CLIENT_ERRORS: tuple[type[Exception], ...] = tuple(
 )
 URL_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, TypeError)
 STORE_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, OSError, ValueError)
-"""The errors of a call to redis-py. ValueError: a text that cannot be encoded, or a reply that is not from Redis."""
+"""The errors of a call to redis-py. A ValueError means a text that cannot be encoded, or a reply not from Redis."""
 
 _OUTAGES = (
     exceptions.ConnectionError,  # also BusyLoadingError, AuthenticationError, MaxClientsError, and those of Sentinels
@@ -130,7 +130,7 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
 )
 
 
-def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
+def map_error(error: Exception) -> ConfigurationError | StoreUnavailable:
     """
     Return the error of throttlekit for one of `STORE_ERRORS`. The message does not repeat the error's own text, which
     may contain a host, a user or a job's argument.
@@ -163,7 +163,7 @@ def is_outage(error: Exception) -> bool:
 
 
 def remedy_of(error: StoreUnavailable) -> str:
-    """The cause and its remedy, as "cause: remedy"; "" if it is only known that the server did not respond."""
+    """Return the cause and its remedy, as "cause: remedy"; "" if only a missing response is known."""
     return _find_remedy(error.__cause__)[1] if isinstance(error.__cause__, Exception) else ""
 
 
@@ -178,7 +178,7 @@ def is_connection_failure(error: BaseException | None) -> bool:
 
 
 def _find_remedy(error: Exception) -> tuple[str, str]:
-    """The text by which *error* was recognized, and the remedy; "" and "" if it is not in the table."""
+    """Return the text by which *error* was recognized, and the remedy; "" and "" if it is not in the table."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # the error of the last node that redis-py tried
     readable = (exceptions.ResponseError, exceptions.ConnectionError, exceptions.RedisClusterException)

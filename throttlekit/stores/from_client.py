@@ -62,7 +62,7 @@ class _ClusterOfClient(RedisClusterStore):
         self._settings = _settings(nodes.connection_kwargs)
         kind = self._settings.pop(
             "connection_class", None
-        )  # from_url puts it there, and RedisCluster does not accept it
+        )  # from_url adds this option, and RedisCluster does not accept it
         if isinstance(kind, type) and issubclass(kind, redis.SSLConnection):
             self._settings["ssl"] = True
         self._nodes = [(node.host, node.port) for node in (*nodes.startup_nodes.values(), *client.get_nodes())]

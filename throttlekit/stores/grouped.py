@@ -97,8 +97,8 @@ class GroupedStore:
     Keeps each limit in the store of the first group whose pattern matches its name, otherwise in the default store. The
     default store also has the data of the fleet for all limits.
 
-    If a job has limits in several stores, each store decides in turn. If one denies, the units that were charged before
-    are returned (`decide_in_parts`), as on a cluster. The bound of each limit always holds.
+    If a job has limits in several stores, each store decides in turn. If one denies, the others return the units that
+    they charged before (`decide_in_parts`), as on a cluster. The bound of each limit always holds.
 
     Args:
         default: The store of all other limits.
@@ -200,7 +200,7 @@ class GroupedStore:
         self._each(buckets, lambda store, those: store.clear_waitlists(those), str)
 
     def part_of(self, name: str) -> str:
-        """The group that keeps *name*, and the part of its store. Each group has a different clock."""
+        """Return the group that keeps *name*, and the part of its store. Each group has a different clock."""
         return self._of(name).part_of(name)
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class GroupedStore:
         return [self._default, *[group for _, group in self._groups]]
 
     def _of(self, name: str) -> _Group:
-        """The group that keeps *name*, which may be a pattern for all names of one limit."""
+        """Return the group that keeps *name*, which may be a pattern for all names of one limit."""
         limit = name.partition("{")[2].partition(":")[0]  # names of the fleet's data have no colon there
         found = self._known.get(limit)
         if found is None:
@@ -243,7 +243,7 @@ class GroupedStore:
 
 
 class _SharedGroupedStore(GroupedStore):
-    """A grouped store whose default store the whole fleet shares: it has the rules of live control and the reports."""
+    """A grouped store whose default store the whole fleet shares, with the rules of live control and the reports."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """Like `SupportsCommands.commands`. Each command is sent to the store that keeps its key."""

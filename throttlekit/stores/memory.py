@@ -35,7 +35,7 @@ from throttlekit.stores.waitlists import MOST_LISTED, binding_where, unit_of
 __all__ = ["MemoryStore"]
 
 _KEPT_US = 5_000_000
-"""How long a state is kept after none of its units counts any more."""
+"""The time for which a state is kept after its last unit has expired."""
 
 _WRITES_PER_SWEEP = 4096
 _N = TypeVar("_N", Correction, Lease)
@@ -94,7 +94,7 @@ class MemoryStore:
             return answer
 
     def has_list(self, bucket: str) -> bool:
-        """Whether jobs wait for that limit and key."""
+        """Whether jobs wait on the list of *bucket*."""
         return wait_names(bucket)[0] in self._values
 
     def look(
@@ -113,10 +113,10 @@ class MemoryStore:
         self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
         keep: bool = False,
     ) -> None:  # fmt: skip
-        def removed(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def remove_jobs(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return forget(claims[number], number, state, now_us, ids, owner, bell, keep=keep)
 
-        self._change_lists(claims, removed, now_us)
+        self._change_lists(claims, remove_jobs, now_us)
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         self.forget(claims, (), now_us=now_us)
@@ -124,10 +124,10 @@ class MemoryStore:
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         epoch = self._epoch()
 
-        def returned(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def return_charge(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return return_units(charges[number], number, state, now_us, requester, bell, epoch)
 
-        self._change_lists([each.claim for each in charges], returned, now_us)
+        self._change_lists([each.claim for each in charges], return_charge, now_us)
 
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
         with self._lock:
@@ -145,7 +145,7 @@ class MemoryStore:
         Call *on_wakes* with the bucket and the wakes of *owner*. Return a function that stops this.
 
         Args:
-            missed: Not called: no wake is missed.
+            missed: Never called, because no wake is missed.
         """
         self._listeners[owner] = on_wakes
 
@@ -180,17 +180,17 @@ class MemoryStore:
     ) -> None:
         units = [unit_of(each) for each in claims]
 
-        def paused(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def pause_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return pause(units[number], number, state, now_us, for_us, emptied, bell)
 
-        self._change_lists(units, paused, now_us)
+        self._change_lists(units, pause_list, now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        def slower(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def slow_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return slow(units[number], number, state, now_us, slowings[number].why, bell)
 
         units = [unit_of(each.claim) for each in slowings]
-        self._change_lists(units, slower, now_us)
+        self._change_lists(units, slow_list, now_us)
 
     def reset(self, buckets: Sequence[str]) -> None:
         with self._lock:
@@ -216,7 +216,7 @@ class MemoryStore:
     def _change(
         self, items: Sequence[_N], change: Callable[[_N, Any, Any, int], tuple[Any, bool]], now_us: int | None
     ) -> list[bool]:
-        """Store the first result of *change* for each of *items*, the new state, and return the second results."""
+        """Call *change* for each of *items*, store its first result, the new state, and return its second results."""
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             results: list[bool] = []
@@ -229,10 +229,10 @@ class MemoryStore:
             return results
 
     def _wake_after_change(self, units: Sequence[StoreClaim], now_us: int | None) -> None:
-        def woken(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+        def wake_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
             return wake_after_change(units[number], number, state, now_us, bell)
 
-        self._change_lists(units, woken, now_us)
+        self._change_lists(units, wake_list, now_us)
 
     def _change_lists(
         self,
@@ -240,7 +240,7 @@ class MemoryStore:
         change: Callable[[int, Stored, int, Bell], Stored],
         now_us: int | None,
     ) -> None:
-        """Store the state that *change* returns for each of *claims*. It is called with the number of the claim."""
+        """Store the state that *change*, called with the number of a claim, returns for each of *claims*."""
         names = [claim.bucket for claim in claims]
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
@@ -251,7 +251,7 @@ class MemoryStore:
 
     @contextmanager
     def _bells(self) -> Generator[Callable[[str, str, Wake | None], bool], None, None]:
-        """A context with a function that sends wakes to owners. They are sent when the lock is released."""
+        """Yield a function that collects wakes for owners. They are sent at the end, when the lock is released."""
         rung: list[tuple[Callable[[str, Sequence[Wake]], None], str, Sequence[Wake]]] = []
 
         def bell(owner: str, bucket: str, wake: Wake | None) -> bool:

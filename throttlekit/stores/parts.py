@@ -1,4 +1,4 @@
-"""One request for limits in several stores: each part is charged in turn. If a later part denies, all are returned."""
+"""Decide one request in several stores: each part charges in turn. If one denies, the others return their units."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     A store, and the numbers of the claims that it decides in one script.
 
     Attributes:
-        failed: Whether it did not respond to the last request.
+        failed: Whether the part did not respond to its last request.
     """
 
     store: _Decider
@@ -58,22 +58,22 @@ def decide_in_parts(
     """
     Decide over several stores: all or nothing, but not atomically.
 
-    The request is sent first to parts that failed the last time: if one of these still does not respond, nothing
-    changes in the other parts. The part with the scarcest limit is next, because it denies most often, and then no
-    other part has been charged. If a part denies or does not respond, each part before it returns its units in one
-    script, and keeps the job's position and turn. Until then, the units stay charged. If this process dies in between,
-    they remain charged, and the job loses its position in those parts.
+    The request is sent first to parts that failed the last time, so that the other parts do not change if one of these
+    still does not respond. The part with the scarcest limit is next, because it denies most often, and no other part
+    has been charged then. If a part denies or does not respond, each part before it returns its units in one script,
+    and keeps the job's position and turn. If this process dies before that, the units remain charged, and the job loses
+    its position in those parts.
 
-    The job waits on the list of the part that denied it, and also gets a position in each later part. Otherwise it
-    would be behind all newer jobs there: simulated, a key gets .41 of its limit.
+    The job waits on the list of the part that denied it, and also gets a position in each later part. Otherwise all
+    newer jobs would be ahead of it there: in a simulation, a key gets .41 of its limit.
 
-    A job may be granted a little before its units are free: its body then begins when they are. If several parts with
-    rates count it, some of them count it from now on, so the grant is at most 5 ms early.
+    A job may be granted a little before its units are free. Its body then begins when they are. If several parts with
+    rates count the job, some count it from the time of the decision, so the grant is at most 5 ms early.
 
-    Each part gets the time that the job has waited in earlier parts, so that a full queue does not refuse it.
+    Each part gets the time that the job has waited in earlier parts, so that a full queue does not reject it.
 
     Args:
-        in_order: Send the requests in the order of the parts, instead of the order above.
+        in_order: Whether to send the requests in the order of the parts, instead of the order above.
 
     Raises:
         StoreUnavailable: A part gave no usable answer; or a part denied, but a slot could not be returned, and may
@@ -111,7 +111,7 @@ def decide_in_parts(
 
 
 def _most_early_us(parts: Sequence[Part], claims: Sequence[StoreClaim]) -> int:
-    """How long before its units are free a job may be granted. It only holds a slot longer, but could exceed a rate."""
+    """Return how early a job may be granted: an early grant only holds a slot longer, but it could exceed a rate."""
     if not all(map(bears_early, claims)):
         return 0
     of_rates = [part for part in parts if any(_is_rate(claims[number]) for number in part.claims)]
@@ -124,7 +124,7 @@ def _is_rate(claim: StoreClaim) -> bool:
 
 def _with_waited(requester: Requester, answer: Answer) -> Requester:
     """
-    Return *requester* with the longest time of waiting that it or a part knows. A repeated grant may be older.
+    Return *requester* with the longest waiting time that it or *answer* has. A repeated grant may be older.
     """
     if answer.waited is None:
         return requester
@@ -137,7 +137,7 @@ def _weight(each: _Answered) -> tuple[bool, int]:
 
 
 def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, returned: Sequence[_Answered]) -> Answer:
-    """The answer of the part *binding*, with claim numbers of the whole request, and with the other parts' answers."""
+    """Merge the answers of all parts into that of *binding*, with the claim numbers of the whole request."""
     uses: list[Use | None] = [None] * number
     asked_us = [0] * number
     positions: list[Position | None] = [None] * number
@@ -168,13 +168,13 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
 
 
 def _by_claim(part: Part, answer: Answer) -> tuple[Sequence[int], Sequence[Position | None]]:
-    """The time of the decision on each claim, and the job's position in it. A part may itself consist of parts."""
+    """Return the decision time and the job's position for each claim. A part may itself consist of parts."""
     number = len(part.claims)
     return answer.asked_us or (answer.now_us,) * number, answer.positions or (None,) * number
 
 
 def _merge_waited(binding: _Answered, answered: Sequence[_Answered]) -> Waited | None:
-    """How a job has waited, from the answers of all parts. For a granted job, each part knows only its own list."""
+    """Return how a job has waited, from the answers of all parts. After a grant, each part knows only its own list."""
     known = [each.waited for _, each in answered if each.waited is not None]
     if not known:
         return None
@@ -197,7 +197,7 @@ def _return_all(
     Return the charged units. Units that could not be returned stay charged, which is stricter.
 
     Args:
-        denied: The part that denied; None: a part did not respond.
+        denied: The part that denied, or None if a part did not respond.
 
     Returns:
         The first error of a part that may still hold a slot. The limiter releases the slots of a failed request.
@@ -226,7 +226,7 @@ def _return_all(
 def _turn_us(
     claims: Sequence[StoreClaim], number: int, position: Position | None, denied: _Answered | None
 ) -> int | None:
-    """How long a turn counts. A limit keeps units for the turn only if it is scarcer than the limit that denied."""
+    """Return how long a turn counts. A limit keeps units for it only if it is scarcer than the limit that denied."""
     if position is None or not position.turn:
         return None
     if denied is None or denied.answer.reason is Reason.PAUSED:

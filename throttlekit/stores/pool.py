@@ -1,4 +1,4 @@
-"""A pool of connections to one server, without the locks of redis-py's own: the last one used is reused first."""
+"""A pool of connections to one server, without the locks of redis-py's pool. The last used connection is used next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ConnectionPool"]
 
 _FORK_HOOKS = hasattr(os, "register_at_fork")
 _CHECKED_AFTER_S = 1.0
-"""A connection that was idle for longer may have been closed by the server: it is checked before it is used."""
+"""A connection that was idle for longer is checked before it is used, because the server may have closed it."""
 
 
 class ConnectionPool:
@@ -37,7 +37,7 @@ class ConnectionPool:
 
     def execute(self, frame: bytes) -> Any:
         """
-        Send one command, at most once, and return its reply. Raises the errors of redis-py.
+        Send one command, at most once, and return its reply. Raise errors of redis-py unchanged.
         """
         idle = self._idle  # a forked child has another deque: a call that spans the fork returns nothing to it
         connection = self._take(idle)
@@ -83,16 +83,16 @@ class ConnectionPool:
         try:
             connection, since = idle.pop()
         except IndexError:
-            return _connected(self._make())
+            return _connect(self._make())
         if not _FORK_HOOKS and connection.pid != os.getpid():
-            return _connected(self._make())
+            return _connect(self._make())
         if monotonic() - since > _CHECKED_AFTER_S and _is_closed(connection):
             connection.disconnect()
-            return _connected(connection)
+            return _connect(connection)
         return connection
 
 
-def _connected(connection: Any) -> Any:
+def _connect(connection: Any) -> Any:
     connection.connect()  # a Sentinel's connection looks up the master here, not when it sends
     return connection
 
@@ -105,7 +105,7 @@ def _read_reply(connection: Any) -> Any:
 
 
 def _is_closed(connection: Any) -> bool:
-    """Whether there is data to read: on an idle connection, that can only mean that the server has closed it."""
+    """Whether the server has closed an idle connection. Only then does such a connection have data to read."""
     try:
         return bool(connection.can_read())
     except (ConnectionError, TimeoutError, OSError):

@@ -26,7 +26,7 @@ from throttlekit.stores.wire import (
     charge_arguments,
     claims_arguments,
     decide_frame,
-    encoded,
+    encode_text,
     look_of,
     requester_arguments,
     script_for,
@@ -39,10 +39,10 @@ from throttlekit.stores.wire import (
 __all__ = ["RedisStore"]
 
 _MOST_IDS = 50
-"""How many entries of waitlists one script moves or removes at most: each takes up to 60 µs."""
+"""The most entries of waitlists that one script moves or removes. Each takes up to 60 µs."""
 
 _MOST_LISTS = 4
-"""On how many waitlists one script wakes jobs at most after a change: up to 16 on each."""
+"""The most waitlists on which one script wakes jobs after a change: up to 16 jobs on each."""
 
 _SCAN_COUNT = 1000
 _N = TypeVar("_N", StoreClaim, Charge, Correction, Lease, Slowing)
@@ -50,8 +50,8 @@ _N = TypeVar("_N", StoreClaim, Charge, Correction, Lease, Slowing)
 
 class RedisStore(RedisServer):
     """
-    Keeps limits in a Redis or Valkey server, shared by every process that uses the same one. Arguments and errors are
-    those of `RedisServer`.
+    Keeps limits in a Redis or Valkey server, which several processes can share. Arguments and errors are those of
+    `RedisServer`.
     """
 
     # Requests and queries
@@ -74,7 +74,7 @@ class RedisStore(RedisServer):
         return [self._answer_of_reply(*each) for each in zip(requests, questions, replies, strict=True)]
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
-        who = [requester.caller.value, encoded(requester.job), encoded(requester.owner)]
+        who = [requester.caller.value, encode_text(requester.job), encode_text(requester.owner)]
         waited = [requester.waited_us, requester.denials]
 
         def return_units(those: Sequence[Charge]) -> None:
@@ -87,8 +87,8 @@ class RedisStore(RedisServer):
     def look(
         self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
     ) -> Look:
-        head = [_or_empty(now_us), encoded(owner), max(0, free)]
-        reply = self._run_wait("wait_look", [claim], head, map(encoded, ids))
+        head = [_or_empty(now_us), encode_text(owner), max(0, free)]
+        reply = self._run_wait("wait_look", [claim], head, map(encode_text, ids))
         return self._call(claim.bucket, lambda: look_of(reply))
 
     def forget(
@@ -97,8 +97,8 @@ class RedisStore(RedisServer):
     ) -> None:  # fmt: skip
         def forget(those: Sequence[StoreClaim]) -> None:
             for part in _parts(ids, max(1, _MOST_IDS // len(those))):
-                head = [_or_empty(now_us), len(those), encoded(owner), "1" if keep else ""]
-                self._run_wait("wait_forget", those, head, map(encoded, part))
+                head = [_or_empty(now_us), len(those), encode_text(owner), "1" if keep else ""]
+                self._run_wait("wait_forget", those, head, map(encode_text, part))
 
         self._for_each_hash_slot(claims, forget)
 
@@ -179,17 +179,17 @@ class RedisStore(RedisServer):
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str
     ) -> tuple[Script, list[Any]]:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, requester.job)] if attempt else [])
-        head = map(encoded, requester_arguments(claims, requester, now_us, self._epoch(), attempt))
+        head = map(encode_text, requester_arguments(claims, requester, now_us, self._epoch(), attempt))
         return self._script("decide", claims), [len(keys), *keys, *head, *claims_arguments(claims)]
 
     def _answer_of_reply(self, request: Request, question: tuple[Script, list[Any]], reply: Any) -> Answer | Exception:
         try:
-            return self._call(request.claims[0].bucket, lambda: answer_of(self._or_evaluated(reply, *question)))
+            return self._call(request.claims[0].bucket, lambda: answer_of(self._run_if_unknown(reply, *question)))
         except (StoreUnavailable, ConfigurationError) as error:
             return error
 
     def _entries_of(self, claims: Sequence[StoreClaim], id: str, now_us: int | None) -> list[Where]:
-        reply = self._run_wait("wait_where", claims, [_or_empty(now_us), len(claims), encoded(id)])
+        reply = self._run_wait("wait_where", claims, [_or_empty(now_us), len(claims), encode_text(id)])
         return self._call(claims[0].bucket, lambda: where_of(reply))
 
     def _change(
@@ -213,7 +213,7 @@ class RedisStore(RedisServer):
         return forgotten
 
     def _scan(self, pattern: str, cursor: str) -> tuple[str, list[str]]:
-        """Return one page of one server. *cursor* consists of the number of the server and its own cursor."""
+        """Return one page of names. *cursor* consists of the number of a server and the cursor on that server."""
         number, at = map(int, (cursor or "0 0").split(" "))
         servers = self.servers()
         after, names = servers[number].scan(at, match=pattern, count=_SCAN_COUNT)
@@ -228,7 +228,7 @@ class RedisStore(RedisServer):
         return cleared
 
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
-        """Run *call* for each group of *items* that one script can change. On a single server, that is all of them."""
+        """Run *call* for each group of *items* that one script can change: on a single server, for all *items*."""
         if items:
             call(items)
 
@@ -247,7 +247,7 @@ class RedisStore(RedisServer):
 
 
 def _parts(ids: Sequence[str], most: int) -> list[Sequence[str]]:
-    """Split *ids* into parts; a single empty part if there are no ids."""
+    """Split *ids* into parts. Without ids, return a single empty part."""
     return [ids[first : first + most] for first in range(0, max(1, len(ids)), most)]
 
 

@@ -19,7 +19,7 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_error, is_connection_failure, mapped
+from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_error, is_connection_failure, map_error
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import Script, command
 
@@ -43,8 +43,8 @@ class RedisServer:
 
     Args:
         url: redis://, rediss:// or unix://, in the format of redis-py.
-        timeout: Seconds to wait for a connection, and for a reply. A missing reply never counts as a
-            grant, and a command is never sent twice.
+        timeout: Seconds to wait for a connection, and for a reply. A missing reply never counts as a grant, and a
+            command is never sent twice.
 
     Raises:
         ConfigurationError: The URL is not valid. The message does not repeat it, because it may contain a password.
@@ -83,11 +83,11 @@ class RedisServer:
             raise
 
     def part_of(self, name: str) -> str:
-        """A single server has no parts."""
+        """Return "", because a single server has no parts."""
         return ""
 
     def servers(self) -> list[Any]:
-        """For the doctor: a client for each server that accepts writes."""
+        """Return a client for each server that accepts writes, for `throttlekit doctor`."""
         return [self._client]
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class RedisServer:
         self._client.close()
 
     def _call(self, name: str, call: Callable[[], _T]) -> _T:
-        """Run *call*, and map its errors. The part of the store that keeps *name* handles the call."""
+        """Run *call* on the part of the store that keeps *name*, and map its errors."""
         try:
             return call()
         except STORE_ERRORS as error:
@@ -103,7 +103,7 @@ class RedisServer:
 
     def _failed(self, name: str, error: Exception) -> Exception:
         """Return the error to raise for *error* from the part of the store that keeps *name*."""
-        raised = mapped(error)
+        raised = map_error(error)
         if isinstance(raised, StoreUnavailable):
             if raised.part is not None:
                 raised.part = self.part_of(name)
@@ -113,10 +113,10 @@ class RedisServer:
         return raised
 
     def _close_idle(self) -> None:
-        """Close the idle connections: they may be dead as well, and each would cost a time-out."""
+        """Close the idle connections. Each may be dead as well, and would cost a time-out."""
         self._pool.close_idle()
 
-    def _or_evaluated(self, reply: Any, script: Script, arguments: list[Any]) -> Any:
+    def _run_if_unknown(self, reply: Any, script: Script, arguments: list[Any]) -> Any:
         """Return the reply to an EVALSHA of *script*. If the server did not know the script, run it now."""
         if isinstance(reply, exceptions.NoScriptError):
             return self._command("EVAL", script.text, *arguments)
@@ -145,7 +145,7 @@ class RedisServer:
         return self._pool.execute_all([command(*each) for each in commands])
 
     def _redis_py(self) -> Any:
-        """The client of redis-py for calls other than decisions."""
+        """Return the client of redis-py for calls other than decisions."""
         return self._client
 
     def _delete(self, names: Sequence[str]) -> None:
@@ -153,7 +153,7 @@ class RedisServer:
 
 
 def address_of(pool: Any) -> str:
-    """The server to which redis-py's *pool* connects: host:port/database, without a user or a password."""
+    """Return the server to which redis-py's *pool* connects: host:port/database, without a user or a password."""
     options = pool.connection_kwargs
     database = options.get("db") or 0
     if hasattr(pool, "sentinel_manager"):
@@ -188,7 +188,7 @@ def check_url(url: str, *, also: Collection[str] = ()) -> None:
         also: Options that are allowed in addition to those of every server.
 
     Raises:
-        ConfigurationError: It has an unknown option, or one with a value that can never work.
+        ConfigurationError: The URL has an unknown option, or one with a value that can never work.
         ValueError: Any other mistake. Its text may contain a part of a password: do not show it.
     """
     parts = urlsplit(url)
@@ -222,5 +222,5 @@ def url_errors() -> Generator[None, None, None]:
 
 
 def renew_pool_lock_after_fork(pool: object) -> None:
-    """Give redis-py's *pool* a fresh lock in each forked child: another thread may hold the lock at the fork."""
+    """Replace the lock of redis-py's *pool* in each forked child: another thread may hold the lock at the fork."""
     renew_lock_after_fork(pool, "_lock", threading.RLock)

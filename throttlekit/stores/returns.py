@@ -1,4 +1,4 @@
-"""Return slots after a request for them, or their release, got no reply: the store may hold them without a user."""
+"""Return slots after a request for them, or their release, got no reply, because they may be held without a user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Returns", "slots_of"]
 _LONGEST_PAUSE = 1.0
 """The longest time between two attempts, in seconds."""
 _AT_LEAST = 60.0
-"""For how many seconds it is tried; longer if the lease is longer."""
+"""The shortest time for which returning a slot is tried, in seconds; it is longer if the lease is longer."""
 _MOST = 10_000
 _MOST_AT_ONCE = 64
 
@@ -45,11 +45,11 @@ class _Here:
 
 class Returns:
     """
-    Returns slots, by the names of their holders, until the store has responded. No other request has the same name, so
-    returning a slot twice has no effect.
+    Returns slots, by the names of their holders, until the store has responded. Each request has its own holder's name,
+    so it has no effect to return a slot twice.
 
-    A request without a reply may still arrive at the store later. So after the first reply, each slot is returned once
-    more: after as much time as it took until that reply, and at least a second.
+    A request without a reply may still arrive at the store later. So each slot is returned once more after the first
+    reply: after as much time as it took until that reply, and at least a second.
 
     The thread starts when there is a slot to return, and ends when there is none.
 
@@ -64,8 +64,8 @@ class Returns:
 
     def owe(self, slots: Sequence[Correction], after: float = 0.0) -> None:
         """
-        Begin to return *slots*, a result of `slots_of`. If there are more than 10 000, the oldest
-        become free only when their leases end.
+        Begin to return *slots*, a result of `slots_of`. Of more than 10 000 slots, the oldest are free only when their
+        leases end.
 
         Args:
             after: Seconds until the first attempt.
@@ -143,8 +143,8 @@ class Returns:
 
 def slots_of(request: Request) -> list[Correction]:
     """
-    Return the corrections that return the slots which *request* may have been granted. There are none for a peek, or
-    for the slot of a workflow, because its other jobs may need it.
+    Return the corrections that return the slots which *request* may have been granted. A peek has none, and neither has
+    the slot of a workflow, because the workflow's other jobs may need it.
     """
     if request.requester.caller is Caller.PEEK:
         return []

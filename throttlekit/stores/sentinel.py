@@ -1,4 +1,4 @@
-"""The store with Redis Sentinel: it uses the current master, also after a fail-over."""
+"""The store with Redis Sentinel, which uses the current master, also after a fail-over."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 class RedisSentinelStore(RedisStore):
     """
-    Keeps limits on the master that the Sentinels name. Each new connection looks it up. A fail-over closes the
-    connections to the old master, so the next call uses the new one.
+    Keeps limits on the master that the Sentinels report. Each new connection looks up the master. A fail-over closes
+    the connections to the old master, so the next call uses the new one.
 
     Units that the old master granted but did not replicate may be granted again: at most
     `burst + rate × replication lag`, once for each key.
@@ -89,7 +89,7 @@ class _Sentinels(Sentinel):
 
 
 def master_client(manager: Any, service: str) -> Any:
-    """A client for the master of *service*. It looks up the master with the Sentinels of *manager*."""
+    """Return a client for the master of *service*, which it looks up with the Sentinels of *manager*."""
     client = manager.master_for(service)
     for sentinel in manager.sentinels:
         renew_pool_lock_after_fork(sentinel.connection_pool)

@@ -13,7 +13,7 @@ from throttlekit.stores.base import Correction, Lease
 __all__ = ["MOST_LISTED", "batches", "binding_where", "unit_of"]
 
 MOST_LISTED = 20
-"""How many jobs `list_waiting` returns at most: for 20, the script reads up to 210."""
+"""The most jobs that `list_waiting` returns. For 20 jobs, the script reads up to 210 entries."""
 
 
 class _OfBucket(Protocol):
@@ -25,12 +25,12 @@ _T = TypeVar("_T", bound=_OfBucket)
 
 
 def unit_of(what: StoreClaim | Correction | Lease) -> StoreClaim:
-    """A claim of one unit of the same limit and key."""
+    """Return a claim of one unit of the same limit and key."""
     return StoreClaim(what.bucket, what.algorithm.of_one())
 
 
 def batches(items: Sequence[_T], most: int) -> list[list[_T]]:
-    """Split *items* into batches of at most *most*, without a bucket twice in one. Items of a bucket stay in order."""
+    """Split *items* into batches of at most *most*, each with different buckets. Items of a bucket stay in order."""
     found: list[list[_T]] = []
     after: dict[str, int] = {}
     for each in items:
@@ -45,5 +45,5 @@ def batches(items: Sequence[_T], most: int) -> list[list[_T]]:
 
 
 def binding_where(found: Sequence[Where]) -> Where | None:
-    """Of a job's entries, the one where it waits or was woken; otherwise the one that will pass last."""
+    """Return the entry of a job where it waits or was woken; otherwise the entry that will admit it last."""
     return max(found, key=lambda each: (each.state is not State.KEPT, each.in_us, -each.claim), default=None)

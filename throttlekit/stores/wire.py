@@ -29,7 +29,7 @@ __all__ = [
     "command",
     "decide_frame",
     "encode",
-    "encoded",
+    "encode_text",
     "look_of",
     "requester_arguments",
     "script_for",
@@ -48,7 +48,7 @@ _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": Stat
 
 
 class UnusableReply(ValueError):
-    """The script cannot have sent this reply."""
+    """A reply that the script cannot have sent."""
 
 
 class Script(NamedTuple):
@@ -60,13 +60,13 @@ class Script(NamedTuple):
 
 @lru_cache
 def script_for(verb: str, codes: frozenset[str]) -> Script:
-    """The script for *verb* on claims of the algorithms with these *codes*."""
+    """Return the script for *verb* on claims of the algorithms with these *codes*."""
     text = throttlekit_lua.read(verb, codes)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 def claims_arguments(claims: Sequence[StoreClaim]) -> list[int | str]:
-    """The arguments of a script for its claims."""
+    """Return the arguments of a script for its claims."""
     return [each for claim in claims for each in _claim_arguments(*_terms_of(claim))]
 
 
@@ -85,7 +85,7 @@ def encode(arguments: Iterable[str | bytes | int], errors: str = "strict") -> by
 
 
 def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
-    """The arguments of wait_slow.lua for one limit."""
+    """Return the arguments of wait_slow.lua for one limit."""
     why = slowing.why
     if isinstance(why, Refusal):
         return "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
@@ -95,14 +95,14 @@ def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
 
 
 def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
-    """The keys of a script on the waitlists of *claims*: for each, the bucket and its `wait_names`."""
+    """Return the keys of a script on the waitlists of *claims*: for each, the bucket and its `wait_names`."""
     return [name for claim in claims for name in (claim.bucket, *wait_names(claim.bucket))]
 
 
 def requester_arguments(
     claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, epoch: str, attempt: str
 ) -> list[str]:
-    """The arguments of decide.lua that describe the caller. *now_us*: None for the server's time."""
+    """Return the arguments of decide.lua that describe the caller. If *now_us* is None, the server's time is used."""
     now = [] if now_us is None else [str(now_us)]
     if requester is WITHOUT_JOB and not attempt:
         return now
@@ -111,7 +111,7 @@ def requester_arguments(
     return [*now, f"{who} {requester.waited_us} {early_us_of(claims, requester)} {attempt}", requester.job]
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Encode an id, or the name of an owner, for the scripts. JSON allows half of a surrogate pair in an id."""
     return text.encode("utf-8", "surrogatepass")
 
@@ -119,7 +119,7 @@ def encoded(text: str) -> bytes:
 def decide_frame(
     claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, epoch: str, attempt: str
 ) -> bytes:
-    """The whole command of a request, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
+    """Return the whole command of a request, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
     codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
     who = requester_arguments(claims, requester, now_us, epoch, attempt)
@@ -131,7 +131,7 @@ def decide_frame(
 
 @lru_cache(_CACHED_CLAIMS)
 def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
-    """The keys and the arguments of *claims*."""
+    """Encode the keys and the arguments of *claims*."""
     if len(claims) == 1:
         return _encode_names(claims[0].bucket.encode()), _encode_terms(*_terms_of(claims[0]))
     names = [_encode_names(claim.bucket.encode()) for claim in claims]
@@ -139,7 +139,7 @@ def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
 
 
 def _encode_names(bucket: bytes) -> bytes:
-    """The bucket, and its `wait_names`."""
+    """Encode the bucket and its `wait_names`."""
     size = len(bucket)
     frames = [b"$%d\r\n%b\r\n" % (size, bucket)]
     frames += [b"$%d\r\n%b%b\r\n" % (size + len(end), bucket, end) for end in _ENDS]
@@ -168,13 +168,13 @@ def answer_of(reply: Any) -> Answer:
         head, ids = texts[0], texts[1:]
         words, used, kept, looks, waited, delays = [part.split() for part in head.split(b";")]
         reason, claim, now_us, retry_us = map(int, words)
-        own = [Wake(_decoded(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
+        own = [Wake(_decode_text(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
         wakes = tuple(zip(map(int, delays[::2]), own, strict=True))
         asked = tuple(zip(map(int, looks[::2]), map(int, looks[1::2]), strict=True))
         granted = _REASONS[reason] is Reason.ALLOWED
         return Answer(
             _REASONS[reason], claim, now_us, retry_us, _uses_of([*map(int, used)]), None if granted else _kept(kept),
-            wakes, asked, tuple(map(_position, kept)) if granted else (), waited=_waited(waited),
+            wakes, asked, tuple(map(_position, kept)) if granted else (), waited=_parse_waited(waited),
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
@@ -191,7 +191,7 @@ def look_of(reply: Any) -> Look:
         first, *rest = reply
         head, delays, count = first.split(b";")
         owners, in_us, epoch = head.split(b" ")
-        ids, delays = [_decoded(id) for id in rest], [int(delay) for delay in delays.split()]
+        ids, delays = [_decode_text(id) for id in rest], [int(delay) for delay in delays.split()]
         woken = len(delays)
         if len(ids) != woken + int(count):
             raise ValueError("another number of ids")
@@ -203,7 +203,7 @@ def look_of(reply: Any) -> Look:
 
 
 def charge_arguments(charge: Charge) -> tuple[Any, ...]:
-    """The arguments of wait_return.lua for one claim."""
+    """Return the arguments of wait_return.lua for one claim."""
     place = "-" if charge.position is None else _place_text(charge.position.place)
     granted, turn = ("-" if each is None else each for each in (charge.granted_us, charge.turn_us))
     return granted, charge.full_us, place, turn
@@ -232,7 +232,7 @@ def waiting_of(reply: Any) -> Waiting:
     """
     try:
         jobs, woken, owners, *texts = reply
-        names = [_decoded(text) for text in texts]
+        names = [_decode_text(text) for text in texts]
         first = tuple(zip(names[::2], names[1::2], strict=True))
         return Waiting(int(jobs), int(woken), int(owners), first)
     except (AttributeError, TypeError, ValueError) as error:
@@ -241,7 +241,7 @@ def waiting_of(reply: Any) -> Waiting:
 
 def bell_of(message: bytes) -> tuple[str, list[Wake]]:
     """
-    Parse the message that a script publishes to an owner: the bucket, and the owner's wakes.
+    Parse a wake message, which a script publishes to an owner: the bucket, and the owner's wakes.
 
     `rings` in waitlist.lua writes each text as "length:text,": the bucket, then the id and the delay of each wake.
 
@@ -255,7 +255,7 @@ def bell_of(message: bytes) -> tuple[str, list[Wake]]:
             at = first + int(message[at : first - 1])
             if message[at : at + 1] != b",":
                 raise ValueError("no end")
-            texts.append(_decoded(message[first:at]))
+            texts.append(_decode_text(message[first:at]))
             at += 1
         bucket, *rest = texts
         return bucket, [Wake(id, int(delay)) for id, delay in zip(rest[::2], rest[1::2], strict=True)]
@@ -270,7 +270,7 @@ def _kept(words: list[bytes]) -> Kept | None:
     return Kept(int(claim), epoch.decode("ascii"), int(position))
 
 
-def _waited(words: list[bytes]) -> Waited | None:
+def _parse_waited(words: list[bytes]) -> Waited | None:
     if not words:
         return None
     for_us, denials, claim = words
@@ -291,7 +291,7 @@ def _place_text(place: Place) -> str:
     return f"{place.rank:02}{place.tag:016}{place.number:012}"
 
 
-def _decoded(text: bytes) -> str:
+def _decode_text(text: bytes) -> str:
     return text.decode("utf-8", "surrogatepass")
 
 
@@ -302,13 +302,13 @@ def _uses_of(used: list[int]) -> tuple[Use, ...]:
 
 
 def _terms_of(claim: StoreClaim) -> tuple[Any, ...]:
-    """The arguments of *claim*, without the name of its bucket."""
+    """Return the arguments of *claim*, without the name of its bucket."""
     return claim.algorithm, claim.cost, claim.max_queue, claim.tenant, claim.step, claim.lead
 
 
 @lru_cache(_CACHED_CLAIMS)
 def _encode_terms(*terms: Any) -> bytes:
-    """The arguments of a claim, which are the same for every key."""
+    """Encode the arguments of a claim, which are the same for every key."""
     return encode(_claim_arguments(*terms))
 
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 
 from throttlekit import Limit
-from throttlekit.fleet.definitions import reported_within
+from throttlekit.fleet.definitions import without_replaced
 from throttlekit.fleet.rules import Rule
 from throttlekit.fleet.snapshot import FleetStore, Known, look
 from throttlekit_cli.doctor.findings import Finding
@@ -42,7 +42,7 @@ def compare_definitions(store: FleetStore, declared: Sequence[Limit]) -> Iterato
         StoreUnavailable: The store did not answer.
     """
     fleet = look(store, most=0)
-    in_use, same = reported_within(fleet.limits), 0
+    in_use, same = without_replaced(fleet.limits), 0
     for limit in declared:
         theirs = [each for each in in_use if each.limit.name == limit.name]
         if not theirs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from throttlekit import Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
-from throttlekit.fleet.definitions import definitions_of, reported_within
+from throttlekit.fleet.definitions import definitions_of, without_replaced
 from throttlekit.fleet.snapshot import Known, look
 from throttlekit.stores.base import is_same_address
 from throttlekit_cli.doctor.findings import Finding
@@ -122,7 +122,7 @@ def _is_same(limiter: Limiter, url: str) -> bool:
 def _twins(definitions: list[Known]) -> dict[str, list[Known]]:
     """Return the limits with more than one definition in use, by name."""
     found: dict[tuple[str, str | None], list[Known]] = {}
-    for each in reported_within(definitions):
+    for each in without_replaced(definitions):
         found.setdefault((each.limit.name, each.limit.of_tier), []).append(each)
     return {name: each for (name, _), each in found.items() if len(each) > 1}
 

@@ -20,7 +20,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit.adapter.rate_limited import limited
+from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.testing import FakeClock
@@ -98,7 +98,7 @@ def test_a_decision_without_the_store_is_an_event() -> None:
 def test_a_429_is_an_event_with_a_denial() -> None:
     """A body that received a 429 is decided again during the pause: the reason of the decision is "paused"."""
     limiter, listener, _ = _limiter()
-    limited(limiter, RateLimited(retry_after=30), [LIMIT], job=Job(), delivery=Delivery(), release=lambda: None)
+    deny_after_429(limiter, RateLimited(retry_after=30), [LIMIT], job=Job(), delivery=Delivery(), release=lambda: None)
     assert [(event.decision.reason, event.due) for event in listener.events] == [("paused", pytest.approx(30, abs=0.2))]
 
 

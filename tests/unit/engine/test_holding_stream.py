@@ -45,7 +45,7 @@ class _Stream(HoldingStream[str, str]):
             yield self.sent.pop(0)
         await asyncio.Event().wait()
 
-    def received(self, raw: str) -> str:
+    def convert_message(self, raw: str) -> str:
         return raw
 
     def to_framework(self, message: str, *, waited: bool) -> str:

@@ -479,11 +479,11 @@ def test_grants_of_prefetched_units_are_counted(limiter: Limiter, store: Fleet) 
     counts = Counts()
     fill(limiter)
     calls = len(store.asked)
-    wiring_of(limiter).prefetcher.passed()
+    wiring_of(limiter).prefetcher.take_grants()
     for _ in range(10):
         limiter.acquire(API)
     assert len(store.asked) == calls
     for expected in ([(10, 10)], []):
-        for each in wiring_of(limiter).prefetcher.passed():
+        for each in wiring_of(limiter).prefetcher.take_grants():
             counts.record_prefetched(*each)
         assert [(seen.allowed, seen.units) for seen in counts.take()[0]] == expected

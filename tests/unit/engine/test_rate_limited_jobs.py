@@ -27,7 +27,7 @@ from throttlekit._engine.pipeline import History
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import check_on_429
 from throttlekit.adapter.body import running
-from throttlekit.adapter.rate_limited import limited
+from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import MemoryStore, Request, StoreClaim
 from throttlekit.testing import FakeClock
@@ -89,11 +89,11 @@ def paused(limiter: Limiter) -> set[str]:
 
 
 def release_nothing() -> None:
-    """Release no slot, because `run_body` has released those of the job."""
+    """The release of a job whose slots `run_body` has released."""
 
 
 def run_body(limiter: Limiter, *limits: Any) -> None:
-    """Acquire *limits*, and release the slots, as after the job's body."""
+    """The job's body ran, and its slots were released."""
     decision = limiter.acquire(*limits, job=JOB)
     assert decision.allowed
     limiter.release(decision)
@@ -114,10 +114,10 @@ def run_body(limiter: Limiter, *limits: Any) -> None:
     ],
 )
 def test_named_limit_or_all_rates_are_paused(limiter: Limiter, named: Any, on_429: Any, expected: set[str]) -> None:
-    """A 429 pauses the limit that the error names, otherwise the job's setting, otherwise all of its rate limits."""
+    """The limit that the error names, otherwise the job's setting, otherwise all of its rate limits."""
     limits = (SLOTS, PARTNER, ACCOUNT)
     run_body(limiter, *limits)
-    decision = limited(
+    decision = deny_after_429(
         limiter, RateLimited(30, limit=named), limits, job=JOB, delivery=PLAIN, release=release_nothing, on_429=on_429
     )
     assert not decision.allowed
@@ -134,7 +134,9 @@ def test_adaptive_rate_slows_down_once_for_all_earlier_grants(
         clock.advance(0.001)
         with running(limiter, decision):
             job = replace(JOB, id=str(number))
-            limited(limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=release_nothing)
+            deny_after_429(
+                limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=release_nothing
+            )
     waitlist = store.inner._get(wait_names(decisions[0].charged[0].bucket)[0], clock())
     assert isinstance(waitlist, Waitlist)
     assert waitlist.slow is not None
@@ -159,7 +161,7 @@ def test_adaptive_slots_decrease_besides_the_pause(
     for decision in decisions:
         clock.advance(0.001)
         with running(limiter, decision):
-            limited(
+            deny_after_429(
                 limiter, RateLimited(0, limit=named), [llm, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing
             )
     held_now = store.inner._get(decisions[0].charged[0].bucket, clock())
@@ -171,7 +173,7 @@ def test_adaptive_slots_decrease_besides_the_pause(
 def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: FakeClock) -> None:
     """The job has a position on the waitlist, and the time that it has waited still counts."""
     run_body(limiter, PARTNER)
-    decision = limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
+    decision = deny_after_429(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     newcomer = limiter.acquire(PARTNER, job=Job(id="8"))
     assert (decision.reason, decision.delay) == ("paused", 31.0)
     assert newcomer.delay > decision.delay
@@ -180,8 +182,8 @@ def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: F
 
 
 def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> None:
-    """A minute after a 429 at most a minute's worth of units was granted, and no burst."""
-    limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
+    """A minute later at most a minute's worth was granted, and no burst."""
+    deny_after_429(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     granted = 0
     for _ in range(600):
         clock.advance(0.1)
@@ -201,7 +203,9 @@ def test_endless_429s_end_by_max_wait(
         if decision.allowed:
             limiter.release(decision)
             error = RateLimited(retry_after)
-            decision = limited(limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=release_nothing)
+            decision = deny_after_429(
+                limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=release_nothing
+            )
         if decision.final:
             break
         assert decision.delay > 0
@@ -219,7 +223,9 @@ def test_endless_429s_end_by_max_deferrals(limiter: Limiter, clock: FakeClock, l
         decision = limiter.acquire(*limits, job=job, delivery=delivery)
         if decision.allowed:
             limiter.release(decision)
-            decision = limited(limiter, RateLimited(0), limits, job=job, delivery=delivery, release=release_nothing)
+            decision = deny_after_429(
+                limiter, RateLimited(0), limits, job=job, delivery=delivery, release=release_nothing
+            )
         if decision.final:
             break
         count += 1
@@ -231,7 +237,9 @@ def test_zero_pause_defers_the_job_and_returns_what_it_took(limiter: Limiter) ->
     """If the pause is over at once, the job is still deferred for a moment, and holds and takes nothing."""
     both = [SLOTS, PARTNER]
     before = limiter.peek(PARTNER).remaining
-    decision = limited(limiter, RateLimited(0, limit=SLOTS), both, job=JOB, delivery=PLAIN, release=release_nothing)
+    decision = deny_after_429(
+        limiter, RateLimited(0, limit=SLOTS), both, job=JOB, delivery=PLAIN, release=release_nothing
+    )
     assert (decision.allowed, decision.reason, decision.delay, decision.charged) == (False, "paused", 0.1, ())
     assert limiter.peek(PARTNER).remaining == before
     assert limiter.peek(SLOTS).remaining == 2
@@ -243,9 +251,11 @@ def test_unavailable_store_defers_the_job_by_its_retry_after(
 ) -> None:
     """Other jobs are not paused, but this job waits, as long as its framework supports, and is charged nothing."""
     store.away = away
-    decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing)
+    decision = deny_after_429(
+        limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing
+    )
     assert (decision.allowed, decision.delay) == (False, 30.0)
-    capped = limited(
+    capped = deny_after_429(
         limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=Delivery(longest=7), release=release_nothing
     )
     assert capped.delay == 7.0
@@ -259,19 +269,21 @@ def test_unavailable_store_does_not_redeliver_forever(limiter: Limiter, store: U
     reasons: list[str] = []
     three = Delivery(max_deferrals=3)
     for _ in range(4):
-        decision = limited(limiter, RateLimited(1), [SLOTS], job=job, delivery=three, release=release_nothing)
+        decision = deny_after_429(limiter, RateLimited(1), [SLOTS], job=job, delivery=three, release=release_nothing)
         reasons.append(decision.reason)
     assert reasons == ["paused"] * 3 + ["waited too long"]
 
 
 def test_pause_and_decision_are_one_round_trip_each(limiter: Limiter, store: UnreliableStore) -> None:
     """Each job that receives a 429 makes two round trips, whatever its limits."""
-    limited(limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing)
+    deny_after_429(
+        limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing
+    )
     assert store.calls == ["pause", "acquire"]
 
 
 def test_setting_must_be_one_of_the_jobs_limits() -> None:
-    """A setting that is not one of the job's limits raises when the job is declared; the error lists its limits."""
+    """The error is raised when the job is declared, and lists its limits."""
     check_on_429(None, [])
     check_on_429("partner", [PARTNER, SLOTS])
     check_on_429(SLOTS, [PARTNER, SLOTS])
@@ -288,17 +300,14 @@ def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: UnreliableSt
     own, seen = TokenBucket("own", "1/s", scope="process"), list[StoreClaim]()
     inner = store.inner.pause
     store.inner.pause = lambda claims, *rest, **how: (seen.extend(claims), inner(claims, *rest, **how))[1]  # type: ignore[method-assign]
-    limited(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
+    deny_after_429(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     assert len(seen) == 1
     assert limiter.peek(own).reason == "paused"
 
 
 @pytest.mark.parametrize("away", [set[str](), {"pause"}])
 def test_slots_are_released_after_the_key_is_paused(limiter: Limiter, store: UnreliableStore, away: set[str]) -> None:
-    """
-    Slots are released after the pause has begun: otherwise a waiting job would start at once, and call the partner as
-    well.
-    """
+    """Otherwise a waiting job would start at once, and call downstream as well."""
     running = limiter.acquire(PARTNER, SLOTS, job=JOB)
     store.calls, store.away = [], away
 
@@ -306,6 +315,6 @@ def test_slots_are_released_after_the_key_is_paused(limiter: Limiter, store: Unr
         store.calls.append("release")
         limiter.release(running)
 
-    decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release)
+    decision = deny_after_429(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release)
     assert store.calls[:3] == ["pause", "release", "acquire"]
     assert decision.delay >= 30

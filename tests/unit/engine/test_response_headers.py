@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from urllib3 import HTTPHeaderDict
 
 from throttlekit import FixedWindow, Limiter
-from throttlekit._engine.response_headers import DIALECTS, UNITS, Reading, Said, said_by, said_in
+from throttlekit._engine.response_headers import DIALECTS, UNITS, Reading, ReportedLimits, parse_headers, parse_response
 from throttlekit.stores import MemoryStore
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc).timestamp()
@@ -211,8 +211,8 @@ def test_each_dialect_is_read(name: str, number: int) -> None:
     """The headers of a service are read, whatever the case of their names."""
     headers, readings, retry_after = EXAMPLES[name][number]
     for cased in (headers, {key.lower(): value for key, value in headers.items()}):
-        said = said_in(cased, NOW)
-        assert (list(said.readings), said.retry_after) == (readings, retry_after)
+        reported = parse_headers(cased, NOW)
+        assert (list(reported.readings), reported.retry_after) == (readings, retry_after)
 
 
 def test_each_dialect_has_an_example_and_a_source() -> None:
@@ -259,9 +259,9 @@ class _GetOnly:
 def test_headers_of_each_type_are_read(make: Any) -> None:
     """Mappings, messages of http.client, lists of pairs as text or bytes, and objects that only have `get`."""
     headers = {"X-RateLimit-Remaining": "25", "X-RateLimit-Reset": "17"}
-    said = said_by(Response(make(headers), status_code=429), NOW)
-    assert said == Said((Reading("requests", 25, 17.0),), None, 429)
-    assert said_by(make(headers), NOW).readings == said.readings
+    reported = parse_response(Response(make(headers), status_code=429), NOW)
+    assert reported == ReportedLimits((Reading("requests", 25, 17.0),), None, 429)
+    assert parse_response(make(headers), NOW).readings == reported.readings
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_headers_of_each_type_are_read(make: Any) -> None:
 )
 def test_the_status_is_read_from_every_client(attributes: dict[str, Any], status: int | None) -> None:
     """requests and httpx call it status_code, aiohttp and urllib3 status, an HTTPError of urllib code."""
-    assert said_by(Response({}, **attributes), NOW).status == status
+    assert parse_response(Response({}, **attributes), NOW).status == status
 
 
 @pytest.mark.parametrize(
@@ -318,32 +318,30 @@ def test_the_status_is_read_from_every_client(attributes: dict[str, Any], status
     ],
 )  # fmt: skip
 def test_the_stricter_value_is_used_and_unreadable_ones_are_ignored(headers: Any, readings: list[Reading]) -> None:
-    """
-    The stricter value is used of duplicates, several formats and cached responses; values out of range are ignored.
-    """
-    assert list(said_in(headers, NOW).readings) == readings
+    """Duplicates, several dialects, caches, and values out of range."""
+    assert list(parse_headers(headers, NOW).readings) == readings
 
 
 def test_unreadable_headers_are_listed() -> None:
-    """Each unreadable header is listed once; a negative value is unreadable, a date in the past is not."""
+    """Each is listed once; a negative value is unreadable, a date in the past is not."""
     headers = {
         "X-RateLimit-Reset": "soon", "RateLimit": "many", "Retry-After": "later", "x-ratelimit-remaining-tokens": "-1",
         "x-rate-limit-reset": "1",
     }  # fmt: skip
-    assert set(said_in(headers, NOW).unreadable) == {
+    assert set(parse_headers(headers, NOW).unreadable) == {
         "x-ratelimit-reset", "ratelimit", "retry-after", "x-ratelimit-remaining-tokens",
     }  # fmt: skip
-    assert said_in({"X-RateLimit-Reset": "2015-10-21T07:28:00Z"}, NOW).unreadable == ()
+    assert parse_headers({"X-RateLimit-Reset": "2015-10-21T07:28:00Z"}, NOW).unreadable == ()
 
 
 @pytest.mark.parametrize("status", [None, 403, 429])
 def test_a_secondary_limit_of_github_is_a_minute(status: int | None) -> None:
     """GitHub denies although requests remain; a Retry-After is used if there is one."""
     headers = {"X-GitHub-Request-Id": "0:1:2", "X-RateLimit-Remaining": "4", "X-RateLimit-Reset": "900"}
-    assert said_in(headers, NOW, status).wait == 60.0
-    assert said_in({**headers, "Retry-After": "9"}, NOW, status).wait == 9.0
-    assert said_in({**headers, "X-RateLimit-Remaining": "0"}, NOW, status).wait == 900.0
-    assert said_in(headers, NOW, 200).retry_after is None
+    assert parse_headers(headers, NOW, status).wait == 60.0
+    assert parse_headers({**headers, "Retry-After": "9"}, NOW, status).wait == 9.0
+    assert parse_headers({**headers, "X-RateLimit-Remaining": "0"}, NOW, status).wait == 900.0
+    assert parse_headers(headers, NOW, 200).retry_after is None
 
 
 @pytest.mark.parametrize(
@@ -364,9 +362,9 @@ def test_headers_of_a_decision_are_read() -> None:
     """A service that uses throttlekit sends a known dialect, whichever of its header families is read."""
     limit = FixedWindow('a, "b"; c', "6/minute")
     headers = Limiter(MemoryStore(clock_us=lambda: 1_800_000_000_000_000)).acquire(limit).headers()
-    assert said_in(headers, NOW).readings == (Reading("requests", 5, 60.0, 6, 60.0),)
+    assert parse_headers(headers, NOW).readings == (Reading("requests", 5, 60.0, 6, 60.0),)
     old = {name: value for name, value in headers.items() if name not in ("RateLimit", "RateLimit-Policy")}
-    assert said_in(old, NOW).readings == (Reading("requests", 5, 60.0, 6),)
+    assert parse_headers(old, NOW).readings == (Reading("requests", 5, 60.0, 6),)
 
 
 _TEXT = st.one_of(
@@ -383,13 +381,13 @@ _NAMES = sorted({"date", "age"} | {name for dialect in DIALECTS for name in dial
 @given(st.lists(st.tuples(st.sampled_from(_NAMES), _TEXT | st.binary(max_size=20) | st.none() | st.integers())))
 def test_no_header_raises(headers: list[tuple[str, Any]]) -> None:
     """Whatever the headers are, units are whole and at least 0, seconds finite and at least 0."""
-    said = said_in(headers, NOW, random.Random(len(headers)).choice([None, 200, 429]))
-    for each in said.readings:
+    reported = parse_headers(headers, NOW, random.Random(len(headers)).choice([None, 200, 429]))
+    for each in reported.readings:
         assert each.unit in UNITS
         assert each.remaining is None or (isinstance(each.remaining, int) and 0 <= each.remaining <= 10**15)
         assert each.reset is None or 0 <= each.reset < float("inf")
         assert each.window is None or 0 < each.window < float("inf")
-    assert said.wait is None or 0 <= said.wait < float("inf")
+    assert reported.wait is None or 0 <= reported.wait < float("inf")
 
 
 @pytest.mark.parametrize(
@@ -397,4 +395,4 @@ def test_no_header_raises(headers: list[tuple[str, Any]]) -> None:
 )
 def test_other_objects_have_no_readings(response: Any) -> None:
     """Objects that are no responses do not raise either."""
-    assert said_by(response, NOW)[:2] == ((), None)
+    assert parse_response(response, NOW)[:2] == ((), None)

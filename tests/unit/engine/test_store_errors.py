@@ -11,7 +11,7 @@ from redis import exceptions
 
 import throttlekit_lua
 from throttlekit import ConfigurationError, StoreUnavailable
-from throttlekit.stores.errors import SentinelRefused, UnknownService, mapped
+from throttlekit.stores.errors import SentinelRefused, UnknownService, map_error
 from throttlekit.stores.wire import UnusableReply
 
 OUTAGES: list[Exception] = [
@@ -76,16 +76,16 @@ def _id(error: Exception) -> str:
 
 @pytest.mark.parametrize("error", OUTAGES, ids=_id)
 def test_outage_concerns_every_call(error: Exception) -> None:
-    """The breaker opens if there is no connection, no reply in time, or a server that rejects every call."""
-    raised = mapped(error)
+    """No connection, no answer in time, or a server that rejects every call: the breaker opens."""
+    raised = map_error(error)
     assert isinstance(raised, StoreUnavailable)
     assert raised.part == ""
 
 
 @pytest.mark.parametrize("error", REJECTED, ids=_id)
 def test_rejected_call_concerns_no_other(error: Exception) -> None:
-    """If the server rejects one call, the breaker stays closed, because the server is up."""
-    raised = mapped(error)
+    """The server is up: the breaker stays closed."""
+    raised = map_error(error)
     assert isinstance(raised, StoreUnavailable)
     assert raised.part is None
 
@@ -93,13 +93,13 @@ def test_rejected_call_concerns_no_other(error: Exception) -> None:
 @pytest.mark.parametrize("error", IMPOSSIBLE, ids=_id)
 def test_impossible_call_is_a_configuration_error(error: Exception) -> None:
     """A job with such a call fails at once; it is not deferred every second."""
-    assert isinstance(mapped(error), ConfigurationError)
+    assert isinstance(map_error(error), ConfigurationError)
 
 
 @pytest.mark.parametrize("error", [*OUTAGES, *REJECTED, *IMPOSSIBLE], ids=_id)
 def test_error_does_not_repeat_the_text_of_its_cause(error: Exception) -> None:
-    """The error does not repeat the text of its cause, which may contain a host, a user or an argument."""
-    assert str(error) not in str(mapped(error))
+    """The text may contain a host, a user or an argument."""
+    assert str(error) not in str(map_error(error))
 
 
 def test_functions_that_a_server_may_lack_are_those_that_the_scripts_call() -> None:

@@ -16,7 +16,7 @@ from throttlekit.stores.wire import (
     claims_arguments,
     command,
     decide_frame,
-    encoded,
+    encode_text,
     requester_arguments,
     script_for,
     wait_keys,
@@ -48,7 +48,7 @@ def test_frame_is_what_redis_py_would_send(
     keys = wait_keys(claims) + ([granted_name(claims[0].bucket, requester.job)] if attempt else [])
     script = script_for("decide", frozenset(claim.algorithm.code for claim in claims))
     epoch = "ab12" if requester.job else "0"
-    head = map(encoded, requester_arguments(claims, requester, now_us, epoch, attempt))
+    head = map(encode_text, requester_arguments(claims, requester, now_us, epoch, attempt))
     whole = ("EVALSHA", script.sha, len(keys), *keys, *head, *claims_arguments(claims))
     for _ in range(2):  # once computed, once from the cache
         frame = decide_frame(claims, requester, now_us, epoch, attempt)

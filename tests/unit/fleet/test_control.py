@@ -33,7 +33,7 @@ from throttlekit._core.limit.base import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
 from throttlekit.adapter import decision_from_receipt, receipt
-from throttlekit.adapter.rate_limited import limited
+from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rules import Rule, as_text, data_of, field_of, plain, rule_of
 from throttlekit.hookspecs import Decided, ShadowDenied
@@ -266,7 +266,7 @@ def test_429_pauses_the_limit_at_the_current_rate(fleet: Fleet) -> None:
     """A 429 applies to the rate that the body ran under, and so do `pause`, `resume`, `reset` and `peek`."""
     fleet.set_rules(Rule(what="set", name="partner", rate="20/s"))
     error = RateLimited(30)
-    denied = limited(
+    denied = deny_after_429(
         fleet.limiter, error, [PARTNER], job=Job(id="1"), delivery=Delivery(), release=lambda: None
     )  # fmt: skip
     assert denied.delay >= 29
