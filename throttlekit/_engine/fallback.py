@@ -94,7 +94,7 @@ def decide_without_store(
         decision = replace(unknown, allowed=True, retry_after=0.0, delay=0.0)
     for each, policy in zip(shared, policies, strict=True):
         if policy == "open":
-            # The decision names a limit that charged nothing, if there is one, because `charges_to_settle` relies on that.
+            # The decision names a limit that charged nothing, if there is one: `charges_to_settle` needs that.
             return outcome, replace(decision, limit=each.limit, key=each.key, cost=each.cost, remaining=0)
     return outcome, decision
 

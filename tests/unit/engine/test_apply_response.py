@@ -91,7 +91,7 @@ def _bucket(limiter: Limiter, limit: Limit) -> str:
     ],
 )  # fmt: skip
 def test_the_strictest_header_is_used(headers: dict[str, str], status: int, pace: tuple[int, float] | None) -> None:
-    """The result is how many more requests may be sent, and within how many seconds."""
+    """The strictest header of a response determines how many requests may be sent, and within how many seconds."""
     assert allowance_of(parse_response(Response(headers, status), 0.0), "requests", PARTNER) == (
         pace and Allowance(*pace)
     )
@@ -104,7 +104,7 @@ def test_a_job_applies_headers_to_its_only_rate(limiter: Recording) -> None:
 
 
 def test_a_job_with_several_rates_must_name_one(limiter: Recording) -> None:
-    """The error says so: a wrong guess would slow the wrong limit down."""
+    """A job with several rates raises unless it names one: a wrong guess would slow the wrong limit down."""
     running = _job(limiter, PARTNER, ACCOUNT)
     with pytest.raises(ConfigurationError, match=r"not clear which .* `current\(\).apply_response\(response, limit\)`"):
         running.apply_response(Response(SPENT))
@@ -145,13 +145,13 @@ def test_a_limit_with_a_callable_cost_counts_requests_only_if_named(limiter: Rec
     ],
 )
 def test_an_invalid_limit_is_refused(limiter: Recording, limits: tuple[Limit, ...], named: Any, match: str) -> None:
-    """The message lists the limits of the job."""
+    """The error for an invalid limit lists the limits of the job."""
     with pytest.raises(ConfigurationError, match=match):
         _job(limiter, *limits).apply_response(Response(SPENT), *named)
 
 
 def test_headers_are_ignored_outside_a_job() -> None:
-    """Tests and scripts can call a body; and a job that ran uncharged has nothing to slow down."""
+    """Outside a job, and in a job that runs uncharged, headers have no effect: tests and scripts can call a body."""
     current().apply_response(Response(SPENT), PARTNER)
     limiter = Recording(Away())
     mails = TokenBucket("mails", "1/s", on_store_failure="open")
@@ -176,7 +176,9 @@ def _refuse(events: object) -> None:
 
 
 def test_other_code_names_the_limit_and_the_key(limiter: Recording) -> None:
-    """Other code names both, as for a pause. The headers may concern several limits, for requests and tokens."""
+    """
+    Code outside a job names the limit and the key, as for a pause, also for several limits of requests and tokens.
+    """
     limiter.apply_response(Response(SPENT), ACCOUNT, key=7)
     limiter.apply_response(Response(LLM), PARTNER, tokens=OUT)
     assert limiter.slowed == [
@@ -205,7 +207,7 @@ def test_all_tiers_of_a_limit_slow_down(limiter: Recording) -> None:
 def test_an_unavailable_store_is_logged(
     limiter: Recording, apply: Callable[[Limiter], None], caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    """The request to downstream was made: an error of the store must not fail it."""
+    """An unavailable store is logged and raises nothing, because the call to the partner was made."""
     monkeypatch.setattr("throttlekit._engine.apply_response._not_stored", Every())
     limiter.slow_down = _raise_unavailable  # type: ignore[method-assign]
     apply(limiter)

@@ -89,11 +89,11 @@ def paused(limiter: Limiter) -> set[str]:
 
 
 def release_nothing() -> None:
-    """The release of a job whose slots `run_body` has released."""
+    """Release no slot, because `run_body` has released those of the job."""
 
 
 def run_body(limiter: Limiter, *limits: Any) -> None:
-    """The job's body ran, and its slots were released."""
+    """Acquire *limits*, and release the slots, as after the job's body."""
     decision = limiter.acquire(*limits, job=JOB)
     assert decision.allowed
     limiter.release(decision)
@@ -114,7 +114,7 @@ def run_body(limiter: Limiter, *limits: Any) -> None:
     ],
 )
 def test_named_limit_or_all_rates_are_paused(limiter: Limiter, named: Any, on_429: Any, expected: set[str]) -> None:
-    """The limit that the error names, otherwise the job's setting, otherwise all of its rate limits."""
+    """A 429 pauses the limit that the error names, otherwise the job's setting, otherwise all of its rate limits."""
     limits = (SLOTS, PARTNER, ACCOUNT)
     run_body(limiter, *limits)
     decision = deny_after_429(
@@ -182,7 +182,7 @@ def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: F
 
 
 def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> None:
-    """A minute later at most a minute's worth was granted, and no burst."""
+    """A minute after a 429 at most a minute's worth of units was granted, and no burst."""
     deny_after_429(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     granted = 0
     for _ in range(600):
@@ -283,7 +283,7 @@ def test_pause_and_decision_are_one_round_trip_each(limiter: Limiter, store: Unr
 
 
 def test_setting_must_be_one_of_the_jobs_limits() -> None:
-    """The error is raised when the job is declared, and lists its limits."""
+    """A setting that is not one of the job's limits raises when the job is declared; the error lists its limits."""
     check_on_429(None, [])
     check_on_429("partner", [PARTNER, SLOTS])
     check_on_429(SLOTS, [PARTNER, SLOTS])
@@ -307,7 +307,10 @@ def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: UnreliableSt
 
 @pytest.mark.parametrize("away", [set[str](), {"pause"}])
 def test_slots_are_released_after_the_key_is_paused(limiter: Limiter, store: UnreliableStore, away: set[str]) -> None:
-    """Otherwise a waiting job would start at once, and call downstream as well."""
+    """
+    Slots are released after the pause has begun: otherwise a waiting job would start at once, and call the partner as
+    well.
+    """
     running = limiter.acquire(PARTNER, SLOTS, job=JOB)
     store.calls, store.away = [], away
 

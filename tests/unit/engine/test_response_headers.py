@@ -318,12 +318,14 @@ def test_the_status_is_read_from_every_client(attributes: dict[str, Any], status
     ],
 )  # fmt: skip
 def test_the_stricter_value_is_used_and_unreadable_ones_are_ignored(headers: Any, readings: list[Reading]) -> None:
-    """Duplicates, several dialects, caches, and values out of range."""
+    """
+    The stricter value is used of duplicates, several formats and cached responses; values out of range are ignored.
+    """
     assert list(parse_headers(headers, NOW).readings) == readings
 
 
 def test_unreadable_headers_are_listed() -> None:
-    """Each is listed once; a negative value is unreadable, a date in the past is not."""
+    """Each unreadable header is listed once; a negative value is unreadable, a date in the past is not."""
     headers = {
         "X-RateLimit-Reset": "soon", "RateLimit": "many", "Retry-After": "later", "x-ratelimit-remaining-tokens": "-1",
         "x-rate-limit-reset": "1",

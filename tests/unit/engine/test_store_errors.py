@@ -76,7 +76,7 @@ def _id(error: Exception) -> str:
 
 @pytest.mark.parametrize("error", OUTAGES, ids=_id)
 def test_outage_concerns_every_call(error: Exception) -> None:
-    """No connection, no answer in time, or a server that rejects every call: the breaker opens."""
+    """The breaker opens if there is no connection, no reply in time, or a server that rejects every call."""
     raised = map_error(error)
     assert isinstance(raised, StoreUnavailable)
     assert raised.part == ""
@@ -84,7 +84,7 @@ def test_outage_concerns_every_call(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", REJECTED, ids=_id)
 def test_rejected_call_concerns_no_other(error: Exception) -> None:
-    """The server is up: the breaker stays closed."""
+    """If the server rejects one call, the breaker stays closed, because the server is up."""
     raised = map_error(error)
     assert isinstance(raised, StoreUnavailable)
     assert raised.part is None
@@ -98,7 +98,7 @@ def test_impossible_call_is_a_configuration_error(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", [*OUTAGES, *REJECTED, *IMPOSSIBLE], ids=_id)
 def test_error_does_not_repeat_the_text_of_its_cause(error: Exception) -> None:
-    """The text may contain a host, a user or an argument."""
+    """The error does not repeat the text of its cause, which may contain a host, a user or an argument."""
     assert str(error) not in str(map_error(error))
 
 
