@@ -230,9 +230,9 @@ class AsyncLimiter:
         """Like `Limiter.reset`."""
         await self._in_thread(partial(self._limiter.reset, *limits, job=job, key=key))
 
-    async def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
-        """Like `Limiter.clear_line`."""
-        await self._in_thread(partial(self._limiter.clear_line, limit, job=job, key=key))
+    async def clear_waitlist(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """Like `Limiter.clear_waitlist`."""
+        await self._in_thread(partial(self._limiter.clear_waitlist, limit, job=job, key=key))
 
     def declare(self, *limits: Limit) -> None:
         """Like `Limiter.declare`, without a round trip."""

@@ -250,7 +250,7 @@ class Control:
         """
         return self._delete_state("reset", limit, key)
 
-    def clear_line(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
+    def clear_waitlist(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
         Empty the waitlists of a limit, for one key or for all. Counts, pauses and rules stay. Use it after a queue was
         purged, when the waiting jobs no longer exist: the next job is admitted as soon as there is a unit. This scans
@@ -261,7 +261,7 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer. Some waitlists may be empty already.
         """
-        return self._delete_state("clear-line", limit, key)
+        return self._delete_state("clear-waitlist", limit, key)
 
     def rules(self) -> Sequence[Rule]:
         """
@@ -323,7 +323,7 @@ class Control:
         return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
 
     def _delete_state(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
-        name, part, waitlists_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
+        name, part, waitlists_only = _name(limit), None if key is None else key_text(key), verb == "clear-waitlist"
         forgotten = sum(
             self._store.delete_matching(each, waitlists_only=waitlists_only) for each in patterns_of(name, part)
         )

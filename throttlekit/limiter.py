@@ -376,7 +376,7 @@ class Limiter(Wired):
             with self._nothing_prefetched([each.claim.bucket]):
                 self._wiring.stores.of(each.limit).reset([each.claim.bucket])
 
-    def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+    def clear_waitlist(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
         Empty the waitlist of *limit* after its queue was purged. Counts stay. Other arguments and errors are those of
         `pause`.

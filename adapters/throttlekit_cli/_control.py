@@ -17,7 +17,7 @@ from throttlekit_cli._change import (
 
 __all__ = [
     "COMMANDS",
-    "clear_line",
+    "clear_waitlist",
     "enforce",
     "pause",
     "reset",
@@ -315,11 +315,11 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
         print_changes(url, control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
 
 
-@click.command("clear-line", short_help="Empty a waitlist, and keep the counts.")
+@click.command("clear-waitlist", short_help="Empty a waitlist, and keep the counts.")
 @name_argument
 @key_option
 @common_options
-def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> None:
+def clear_waitlist(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     Empty the waitlist of the limit NAME, for one key or for all keys. The counts are kept, so no burst follows. Pauses
     and changes by `set` and `shadow` are kept too.
@@ -336,11 +336,11 @@ def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> N
 
     \b
     Examples:
-      throttlekit clear-line partner-api
-      throttlekit clear-line partner-api --key 42
+      throttlekit clear-waitlist partner-api
+      throttlekit clear-waitlist partner-api --key 42
     """
     with open_control(url, by, name) as control:
-        print_changes(url, control.clear_line(name, key=key), f"No job waits for {name}.", follow=False)
+        print_changes(url, control.clear_waitlist(name, key=key), f"No job waits for {name}.", follow=False)
 
 
-COMMANDS = (pause, resume, set_, unset, shadow, enforce, weight, scale, reset, clear_line)
+COMMANDS = (pause, resume, set_, unset, shadow, enforce, weight, scale, reset, clear_waitlist)

@@ -137,8 +137,8 @@ def format_effect(change: Change) -> str:
     """Format the effect of *change*: the old and the new value."""
     if change.verb == "reset":
         return f"reset: {change.forgotten} stored values deleted"
-    if change.verb == "clear-line":
-        return f"clear-line: {change.forgotten} waitlists emptied"
+    if change.verb == "clear-waitlist":
+        return f"clear-waitlist: {change.forgotten} waitlists emptied"
     return f"{_format_rule(change.before)} -> {_format_rule(change.after)}"
 
 

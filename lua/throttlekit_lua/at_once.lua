@@ -6,7 +6,7 @@
   ARGV     now, microseconds, or "" for the server's clock; "denials caller owner free wait epoch waited early attempt"
            and the job's id or "" (both left out for a caller without a job and without a longest wait); the claims
            denials, waited: the number of the job's denials, and the time for which it has waited, as its process knows
-           caller: "job"; "again", a job that ran and must wait after a 429; "guest", a caller without a job; or "peek"
+           caller: "job"; "again", a job that ran and must wait after a 429; "nojob", a caller without a job; or "peek"
            free: the owner's other free threads; wait: the longest wait, microseconds, or empty; epoch: of new lists
            early: the job may be granted this long before its units are free; attempt: the attempt of the job, or empty
 
@@ -18,7 +18,7 @@
 ]]
 local head = #ARGV - 3 * math.floor(#KEYS / 5)
 local waited_denials, caller, owner, free, max_wait, epoch, waited_for, early, attempt = match(
-  head > 1 and ARGV[head - 1] or '0 guest  0  0 0 0 ', '^(%d+) (%l+) (%S*) (%d+) (%d*) (%x*) (%d+) (%d+) (.*)$')
+  head > 1 and ARGV[head - 1] or '0 nojob  0  0 0 0 ', '^(%d+) (%l+) (%S*) (%d+) (%d*) (%x*) (%d+) (%d+) (.*)$')
 local job, claims = head > 1 and ARGV[head] or '', read_claims(head + 1, math.floor(#KEYS / 5), owner)
 
 local function answer(reason, binding, retry, kept, looks, waited)

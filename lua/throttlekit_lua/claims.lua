@@ -8,7 +8,7 @@
 local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
 local unpacked = table.unpack or unpack
 -- The names of the numbers in the record of a list, and their defaults.
-local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest'}, {0, 0, 0, 0, 1, 0, 0, 0}
+local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'retry'}, {0, 0, 0, 0, 1, 0, 0, 0}
 
 -- Returns the record KEYS[k + 2]: the numbers of FIELDS, the epoch, the slow-down and the owner's free threads, each
 -- false if it is not stored. If the server has evicted some keys of the list, deletes the others.
@@ -17,7 +17,7 @@ local function read_record(k, owner)
   local there = call('EXISTS', record, order, entries)
   if there == 0 then return {} end
   local was = call(
-    'HMGET', record, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest', 'epoch', 'slow', 'p' .. owner
+    'HMGET', record, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'retry', 'epoch', 'slow', 'p' .. owner
   )
   was.epoch, was.slow, was.free = was[9], was[10], was[11] or nil
   if there == (was.epoch and 3 or (was[1] or was.slow or was[8]) and 1) then return was end
@@ -35,7 +35,7 @@ local function read_claims(at, number, requester)
     found[i] = {
       key = KEYS[k + 1], algorithm = algorithms[code], code = code, size = tonumber(ARGV[n + 1]), a = a, b = tonumber(b), c = own,
       rest = rest, declared_a = a, record = record, order = KEYS[k + 3], entries = KEYS[k + 4], tags = KEYS[k + 5],
-      record_was = read_record(k, requester), requester = requester, own = {}, line = nil, is_read = false, turn = false, passes = now, till = now, first = true,
+      record_was = read_record(k, requester), requester = requester, own = {}, list = nil, is_read = false, turn = false, passes = now, till = now, first = true,
     }
   end
   return found

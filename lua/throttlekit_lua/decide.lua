@@ -12,10 +12,10 @@ local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0
 local late = lateness(owner)
 
 -- Returns when c passes if n other units pass before it; for a rate, not before a pause ends.
-local function ready(c, n) return ready_after(c, n, max(now, c.line.paused)) end
+local function ready(c, n) return ready_after(c, n, max(now, c.list.paused)) end
 
 local function look_once(c)
-  local list = c.line
+  local list = c.list
   c.turn, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, true
   c.passes = c.size == 0 and now or max(now, list.paused)
   if c.size == 0 or c.held then return end
@@ -33,10 +33,10 @@ local function look(c)
   find(c)
   look_once(c)
   -- If the first job of the list is returned by its framework after a delay, any request wakes it.
-  local o = caller ~= 'peek' and not c.first and head(c.line)
+  local o = caller ~= 'peek' and not c.first and head(c.list)
   if o and lateness(o.name) > 0 then
     wake(c)
-    c.entry = c.entry and entry_of(c.line, job) or nil
+    c.entry = c.entry and entry_of(c.list, job) or nil
     look_once(c)
   end
 end
@@ -44,7 +44,7 @@ end
 -- Returns whether the queue is full. Waiting jobs count, and woken jobs that return after a delay. Jobs of owners that
 -- do not listen do not count.
 local function is_full(c)
-  local list, low = c.line, '[w~0'
+  local list, low = c.list, '[w~0'
   if not c.queue or c.size == 0 or c.held then return false end
   local jobs, first = waiting(list), members(list, '1', low, '(w~:')[1]
   while first do
@@ -53,8 +53,8 @@ local function is_full(c)
     first = members(list, '1', low, '(w~:')[1]
   end
   if jobs < c.queue then return false end
-  for _, o in ipairs(owners(c.line, '-1', '(i')) do
-    if o.free == DEAF then jobs = jobs - count(c.line, own('o', o.name)) end
+  for _, o in ipairs(owners(c.list, '-1', '(i')) do
+    if o.free == DEAF then jobs = jobs - count(c.list, own('o', o.name)) end
   end
   return jobs >= c.queue
 end
@@ -66,14 +66,14 @@ local function verdict()
   for i, c in ipairs(claims) do
     retry, waits = max(retry, c.passes), waits or c.entry ~= nil
     if c.passes > c.till or not c.first then
-      local than, paused = claims[binding], c.line.paused > now
-      local was_paused = than and than.line.paused > now
+      local than, paused = claims[binding], c.list.paused > now
+      local was_paused = than and than.list.paused > now
       if not than or paused and not was_paused or paused == was_paused and c.passes > than.passes then binding = i end
     end
   end
   if not binding then return 0, 1, retry, 0 end
   local c = claims[binding]
-  local list = c.line
+  local list = c.list
   local jobs = 0
   retry = c.passes
   if not c.turn then
@@ -90,7 +90,7 @@ local function verdict()
 end
 
 local function grant(c, begins)
-  local list = c.line
+  local list = c.list
   c.begins = begins
   if c.size == 0 then
     rewrite_if_stale(c)
@@ -106,7 +106,7 @@ end
 
 -- Returns the job's entry, or a new one. If the job's workflow holds the slot, the entry costs no unit and is first.
 local function position(c)
-  local list = c.line
+  local list = c.list
   if list.epoch == '' then list.epoch = epoch end
   local e = c.entry
   if e and not c.held == (e.cost == 0) then
@@ -140,7 +140,7 @@ end
 
 -- Returns the retry time of a job that its framework returns after a delay. Sets c.ahead, the number of jobs before it.
 local function comes(c)
-  local list = c.line
+  local list = c.list
   if not c.entry then return now end
   c.ahead = rank_of(list, c.entry.place) + count_expected(list, owner)
   local at = ready(c, units_out(list) - held(list).late + c.ahead * c.cost)
@@ -151,14 +151,14 @@ end
 -- Takes the job out of the order, but keeps its position, if its framework may return it after its longest wait.
 local function keep_if_over(c, retry)
   local e = c.entry
-  if max_wait and retry - now + late > max_wait and e and e.till then keep(c.line, e, owner, e.till) end
+  if max_wait and retry - now + late > max_wait and e and e.till then keep(c.list, e, owner, e.till) end
 end
 
 -- Returns the retry time of a caller without a position: later than that of each such caller denied before it.
 local function spread(c, retry)
-  local list, last = c.line, retry + RETRY_SPREAD
-  if list.guest <= last then retry = max(retry, list.guest) end
-  if not max_wait or retry - now <= max_wait then list.guest = math.min(retry + c.algorithm.pace(c), last) end
+  local list, last = c.list, retry + RETRY_SPREAD
+  if list.retry <= last then retry = max(retry, list.retry) end
+  if not max_wait or retry - now <= max_wait then list.retry = math.min(retry + c.algorithm.pace(c), last) end
   return retry
 end
 
@@ -170,12 +170,12 @@ local function deny(binding)
     if i ~= binding and c.size > 0 then
       local turn = 0
       if c.entry and c.entry.at > 0 and ready(c, 0) <= c.till then
-        turn = bound.line.paused <= now and is_scarcer(c, bound) and now + TURN or now
+        turn = bound.list.paused <= now and is_scarcer(c, bound) and now + TURN or now
       end
-      keep(c.line, position(c), owner, now + KEPT_WAIT, turn)
+      keep(c.list, position(c), owner, now + KEPT_WAIT, turn)
     end
   end
-  enter(bound.line, position(bound), owner, max_wait and now + max_wait + late)
+  enter(bound.list, position(bound), owner, max_wait and now + max_wait + late)
 end
 
 -- Returns the positions of a granted job. If another store then denies the job, wait_return.lua restores them.
@@ -219,7 +219,7 @@ elseif reason ~= 3 and job ~= '' then
     ahead = claims[binding].ahead
     keep_if_over(claims[binding], retry)
   end
-  kept = concat({whole(binding - 1), claims[binding].line.epoch, whole(ahead)}, ' ')
+  kept = concat({whole(binding - 1), claims[binding].list.epoch, whole(ahead)}, ' ')
 else
   for _, c in ipairs(claims) do rewrite_if_stale(c) end
   if reason ~= 3 then retry = spread(claims[binding], retry) end
@@ -231,7 +231,7 @@ for i, c in ipairs(claims) do
   for _, each in ipairs(c.own) do
     delays[#delays + 1], replies[#delays + 2] = whole(i - 1) .. ' ' .. whole(each.at - now), each.id
   end
-  close_list(c.line)
+  close_list(c.list)
 end
 local waited_text = ''
 if waited_denials > 0 then

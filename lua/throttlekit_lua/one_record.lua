@@ -9,8 +9,8 @@ local floor, match, sub = math.floor, string.match, string.sub
 do
   local claims = floor(#KEYS / 5)
   local head, two = #ARGV - 3 * claims, INTEGER .. ' ' .. INTEGER
-  local caller = head > 1 and sub(ARGV[head - 1], 1, 3) or '0 g'
-  local without_job, peeks = caller == '0 g' and (head < 2 or ARGV[head] == ''), caller == '0 p'
+  local caller = head > 1 and sub(ARGV[head - 1], 1, 3) or '0 n'
+  local without_job, peeks = caller == '0 n' and (head < 2 or ARGV[head] == ''), caller == '0 p'
   local opens = sub(caller, 1, 2) == '0 '
   local uses, was, rows, binding, passes, pace, after = '', '', (claims > 1 or peeks) and {}, 1, now, 0, 0
   -- The text that a grant writes for the current claim, and its end; for a log, also its place, and the log's head.
@@ -20,7 +20,7 @@ do
     local terms, size, a, asked = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0, 0
     opens = opens and size > 0
     if opens and call('EXISTS', record) == 1 then
-      local list = without_job and call('HMGET', record, 'guest', 'epoch', 'from', 'slow') or {}
+      local list = without_job and call('HMGET', record, 'retry', 'epoch', 'from', 'slow') or {}
       opens = not (list[2] or list[3] or list[4]) and list[1]
       asked = (opens or 0) + 0
     end
@@ -120,7 +120,7 @@ do
       local wait, before = head > 1 and tonumber(match(ARGV[head - 1], '^%d+ %l+ %S* %d+ (%d*)')), KEYS[5 * binding - 3]
       if not wait or again - now <= wait then
         local till = math.min(again + pace, passes + RETRY_SPREAD)
-        call('HSET', before, 'guest', format(INTEGER, till))
+        call('HSET', before, 'retry', format(INTEGER, till))
         call('PEXPIRE', before, format(INTEGER, ceil((till - now + KEPT) / 1000)))
       end
     end

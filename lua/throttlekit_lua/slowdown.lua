@@ -48,7 +48,7 @@ local function slow_part(slow)
 end
 
 local function read_pace(c)
-  local slow, mark, cost = c.line.slow, string.match(c.rest, '^(%d+) (%d+) ')
+  local slow, mark, cost = c.list.slow, string.match(c.rest, '^(%d+) (%d+) ')
   local each, part = now < slow.reported_until and slow.each or 0, slow_part(slow)
   if part < ONE then each = max(each, max(1, mark) * ONE / part) end
   if each == 0 then return end
@@ -75,9 +75,9 @@ end
 
 -- Charges the request to the pace. Returns the slow-down before that, or nil.
 local function charge_pace(c)
-  local slow = c.line.slow
+  local slow = c.list.slow
   local begins = c.begins or now
   if c.pace then slow.tat, slow.moved = max(c.pace.tat, begins) + c.pace.charge, begins
-  elseif slow and begins >= slow_last(slow) then c.line.slow = nil end
+  elseif slow and begins >= slow_last(slow) then c.list.slow = nil end
   return slow
 end

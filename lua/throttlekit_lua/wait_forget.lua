@@ -11,14 +11,14 @@ local ids = {unpacked(ARGV, 5 + 3 * #claims)}
 for _, c in ipairs(claims) do
   if c.record_was.epoch then
     find(c)
-    for _, e in ipairs(entries_of(c.line, ids)) do
+    for _, e in ipairs(entries_of(c.list, ids)) do
       if e and (owner == '' or e.owner == owner) then
-        if keeps then keep(c.line, e, e.owner, now + KEPT_WAIT) else forget(c.line, e) end
+        if keeps then keep(c.list, e, e.owner, now + KEPT_WAIT) else forget(c.list, e) end
       end
     end
     wake_claim(c)
     rewrite_if_stale(c)
-    close_list(c.line)
+    close_list(c.list)
   end
 end
 return 'OK'

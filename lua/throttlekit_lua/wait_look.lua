@@ -11,7 +11,7 @@
 local owner, ids = ARGV[2], {unpacked(ARGV, 7)}
 local c = read_claims(4, 1, owner)[1]
 find(c)
-local list = c.line
+local list = c.list
 local function look_reply(woken, again, in_us)
   local delays, reply, low = {}, {''}, #owner + 3
   for i, member in ipairs(woken) do

@@ -10,7 +10,7 @@ local lasts, empties = tonumber(ARGV[3]), ARGV[4] == '1'
 
 local function change_pause(c)
   open_list(c)
-  local list, was, paused, emptied = c.line, c.record_was, nil, nil
+  local list, was, paused, emptied = c.list, c.record_was, nil, nil
   if lasts then
     paused, emptied = max(list.paused, now + lasts), empties and max(list.emptied, now + lasts) or list.emptied
   else
@@ -26,6 +26,6 @@ for _, c in ipairs(claims) do
   find(c)
   wake_claim(c)
   rewrite_if_stale(c)
-  close_list(c.line)
+  close_list(c.list)
 end
 return 'OK'

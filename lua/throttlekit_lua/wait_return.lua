@@ -25,7 +25,7 @@ local function return_units(c, granted, full)
 end
 
 local function keep_position(c, place, turn)
-  local list = c.line
+  local list = c.list
   if entry_of(list, job) then return end
   if list.epoch == '' then list.epoch = epoch end
   local step = 0
@@ -45,7 +45,7 @@ for i, c in ipairs(claims) do
     if job ~= '' then keep_position(c, ARGV[at + 2], tonumber(ARGV[at + 3])) end
     wake_claim(c)
     rewrite_if_stale(c)
-    close_list(c.line)
+    close_list(c.list)
   end
 end
 return 'OK'

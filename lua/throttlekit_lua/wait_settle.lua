@@ -21,7 +21,7 @@ for i, c in ipairs(claims) do
     find(c)
     wake_claim(c)
     rewrite_if_stale(c)
-    close_list(c.line)
+    close_list(c.list)
   end
 end
 return 'OK'

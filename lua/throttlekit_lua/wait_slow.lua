@@ -15,12 +15,12 @@ for i, c in ipairs(claims) do
   local x, y, z = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   find(c)
   local why, changed = ARGV[at], false
-  if why == 'fall' then changed = apply_refusal(c.line, x, y, z)
-  elseif why == 'remaining' then changed = apply_remaining(c.line, x, y, c.algorithm.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
+  if why == 'fall' then changed = apply_refusal(c.list, x, y, z)
+  elseif why == 'remaining' then changed = apply_remaining(c.list, x, y, c.algorithm.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
   elseif c.algorithm.drop(c, x) then c.algorithm.keep(c) end
-  if changed then c.line.renewed = 0 end
+  if changed then c.list.renewed = 0 end
   wake_claim(c)
   rewrite_if_stale(c)
-  close_list(c.line)
+  close_list(c.list)
 end
 return 'OK'

@@ -13,7 +13,7 @@ for i, c in ipairs(claims) do
   local e = c.record_was.epoch and entry_in(ARGV[3], call('HGET', c.entries, ARGV[3]))
   if e then
     find(c)
-    local list, before, at = c.line, 0, e.at
+    local list, before, at = c.list, 0, e.at
     if not is_woken(e) then
       for _, o in ipairs(owners(list, '-1', '(h' .. e.place)) do
         before = before + count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. e.place)

@@ -2,9 +2,9 @@
   The waitlist of one claim's limit and key. Mirrors throttlekit/_core/waitlist.py. Runs after claims.lua, the
   algorithms and slowdown.lua.
 
-  The list of a claim c, c.line, has four keys:
+  The list of a claim c, c.list, has four keys:
 
-  record   hash: epoch; n (the last number); v; look; renewed (the time at which its expiry was last set); guest
+  record   hash: epoch; n (the last number); v; look; renewed (the time at which its expiry was last set); retry
            (`next_retry_us` of waitlist.py); paused, from, emptied (the pause); slow (see slowdown.lua); p<owner>: the
            free threads of an owner with waiting entries, or minus the time at which it last listened if none is free
   order    sorted set; all scores are 0, so members are sorted by their bytes. A place is 2 digits of rank, 16 of the
@@ -47,10 +47,10 @@ local function open_list(c)
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
     epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
     emptied = (was[3] or 0) + 0, n = (was[4] or 0) + 0, v = (was[5] or 1) + 0, look = (was[6] or 0) + 0,
-    renewed = (was[7] or 0) + 0, guest = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, head = nil, skipped = nil, skips_late = false,
+    renewed = (was[7] or 0) + 0, retry = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, head = nil, skipped = nil, skips_late = false,
   }
   if c.requester ~= '' then list.owned[c.requester] = {name = c.requester, free = tonumber(was.free), was = was.free} end
-  c.line = list
+  c.list = list
   -- If a clock that was ahead wrote the pause or slow-down, the rest of it begins now.
   if list.slow and slow_at(list.slow) then
     was.slow = slow_text(list.slow)
@@ -74,7 +74,7 @@ local function close_list(list)
   end
   local was, idle, renews = list.was, list.epoch == '', false
   local plain = idle and list.from == 0 and not list.slow
-  if plain and list.guest == 0 then
+  if plain and list.retry == 0 then
     if was[1] or was[8] or was.slow then call('DEL', list.record) end
     return
   end
@@ -96,7 +96,7 @@ local function close_list(list)
   if not idle and not renews then return end
   -- A pause or a slow-down may last longer than TO_LIVE.
   local last = max(list.paused, list.exhausted or 0, list.slow and slow_last(list.slow) or 0)
-  call('PEXPIRE', list.record, plain and ttl(list.guest) or whole(max(tonumber(TO_LIVE), (ttl(last)) + 0)))
+  call('PEXPIRE', list.record, plain and ttl(list.retry) or whole(max(tonumber(TO_LIVE), (ttl(last)) + 0)))
   if renews then
     for _, key in ipairs({list.order, list.entries, list.tags}) do call('PEXPIRE', key, TO_LIVE) end
   end
@@ -379,7 +379,7 @@ end
 
 -- Wakes an entry for `at`, if its owner listens. Returns whether the owner listens.
 local function wake_entry(c, e, at, state)
-  local list, late = c.line, lateness(e.owner)
+  local list, late = c.list, lateness(e.owner)
   if late == 0 and not rings(c, e.owner, e.id, whole(at - now)) then
     owner_of(list, e.owner).free, list.head = DEAF, nil
     return false
@@ -391,16 +391,16 @@ end
 
 -- Returns a copy of a claim, with one unit and without a holder.
 local function of_one(c)
-  if c.cost == 1 and c.code ~= 'a' and not c.held and not c.line.slow then return c end
+  if c.cost == 1 and c.code ~= 'a' and not c.held and not c.list.slow then return c end
   local one = setmetatable({held = false, size = 1, rest = whole(c.mark) .. ' 1 ', pace = false}, {__index = c})
   if c.algorithm.one then c.algorithm.one(c, one) end
-  if c.line.slow then read_pace(one) end
+  if c.list.slow then read_pace(one) end
   return one
 end
 
 -- Returns whether a number of units may be kept for jobs that return late. If not, too many units would be lost.
 local function may_keep(c, one, units)
-  if c.algorithm.estimates then return units <= c.line.window end
+  if c.algorithm.estimates then return units <= c.list.window end
   return not c.algorithm.tight(one, math.floor(2 * units * c.mark / 1000))
 end
 
@@ -409,9 +409,9 @@ local function check_skipped(c, skipped)
   for _, each in ipairs(skipped) do
     if lateness(each.name) > 0 then  -- no process listens
     elseif each.free < DEAF then
-      if TRIAL - each.free < now then each.free, c.line.head = rings(c, each.name) and -now or DEAF, nil end
-    elseif each.free > 0 and last_wake(c.line, each.name) + TRIAL < now then
-      wake_entry(c, entry_of(c.line, each.first), now, 'p')
+      if TRIAL - each.free < now then each.free, c.list.head = rings(c, each.name) and -now or DEAF, nil end
+    elseif each.free > 0 and last_wake(c.list, each.name) + TRIAL < now then
+      wake_entry(c, entry_of(c.list, each.first), now, 'p')
     end
   end
 end
@@ -419,7 +419,7 @@ end
 -- Wakes the first entries, as long as there are units for them. Returns when a process should look next, or nil. If the
 -- requesting job waits on this list, and no unit is free soon, only computes that time.
 local function wake(c, waits)
-  local list = c.line
+  local list = c.list
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
   if #ended > 0 then list.renewed = 0 end  -- the keys may be new, without an expiry
@@ -472,10 +472,10 @@ local function find(c)
   c.mark, c.cost, c.step, c.queue, c.tenant = tonumber(mark), tonumber(cost), tonumber(step), tonumber(queue), tenant
   c.rank = 15 - math.floor(tonumber(lead) / 1099511627776)
   open_list(c)
-  local list, estimates = c.line, c.algorithm.estimates
+  local list, estimates = c.list, c.algorithm.estimates
   list.window = max(1, math.floor(estimates and c.declared_a / 4 or PATIENCE * 1000 / max(1, c.mark)))
   if not c.is_read then c.algorithm.read(c) end
-  if c.adopted then list.guest = 0 end  -- retry times were spread at another rate
+  if c.adopted then list.retry = 0 end  -- retry times were spread at another rate
   if list.emptied > 0 then
     c.algorithm.exhaust(c, list.emptied)
     local _, full = c.algorithm.use(c)
@@ -498,13 +498,13 @@ local function workflow_of(c) return c.algorithm.estimates and sub(c.c, -1) == '
 -- Wakes entries of a workflow that holds its slot, because they need no other slot.
 local function wake_workflow(c)
   local low, high = own('g', workflow_of(c))
-  local found = low == '[g|' and {} or members(c.line, whole(MOST), low, high)
-  for _, each in ipairs(found) do wake_entry(c, entry_of(c.line, sub(each, #low + 31)), now, 'p') end
+  local found = low == '[g|' and {} or members(c.list, whole(MOST), low, high)
+  for _, each in ipairs(found) do wake_entry(c, entry_of(c.list, sub(each, #low + 31)), now, 'p') end
 end
 
 -- Wakes entries of a claim's list, and records the requester's free threads. Returns the delay until its look, or nil.
 local function wake_claim(c, free, by_job, granted)
-  local list, requester = c.line, c.requester
+  local list, requester = c.list, c.requester
   if list.epoch == '' or c.size == 0 then return nil end
   if lateness(requester) > 0 then requester = '' end
   local o = free and requester ~= '' and owner_of(list, requester)

@@ -102,18 +102,18 @@ def test_reset_deletes_the_counts(run: Run, redis_url: str) -> None:
     assert outcome.stdout.startswith("api: reset: 1 stored values deleted\nStore: ")
 
 
-def test_clear_line_empties_the_waitlists(run: Run, redis_url: str) -> None:
-    """`clear-line` prints how many waitlists it emptied, and keeps the counts. If no job waits, the exit code is 1."""
+def test_clear_waitlist_empties_the_waitlists(run: Run, redis_url: str) -> None:
+    """`clear-waitlist` prints how many lists it emptied, and keeps the counts. If no job waits, the exit code is 1."""
     limit = TokenBucket("api", "1/day")
-    assert run("clear-line", "api").exit_code == 1
+    assert run("clear-waitlist", "api").exit_code == 1
     with contextlib.closing(Limiter(redis_url)) as limiter:
         for job in range(3):
             limiter.acquire(limit, job=Job(id=str(job)))
-        outcome = run("clear-line", "api")
+        outcome = run("clear-waitlist", "api")
         assert outcome.exit_code == 0
-        assert outcome.stdout.startswith("api: clear-line: 1 waitlists emptied\nStore: ")
+        assert outcome.stdout.startswith("api: clear-waitlist: 1 waitlists emptied\nStore: ")
         assert limiter.peek(limit).reason == "exhausted"
-    assert "clear-line: 1 waitlists emptied" in run("history", "api").stdout
+    assert "clear-waitlist: 1 waitlists emptied" in run("history", "api").stdout
 
 
 _CHANGES = [
@@ -127,7 +127,7 @@ _CHANGES = [
     ["weight", "api", "acme", "--unset"],
     ["scale", "api", "0.5"],
     ["scale", "api", "--unset"],
-    ["clear-line", "api"],
+    ["clear-waitlist", "api"],
     ["reset", "api"],
 ]
 
@@ -230,7 +230,7 @@ def test_a_change_that_one_definition_in_use_can_apply_is_stored(run: Run, redis
 
 
 @pytest.mark.parametrize(
-    "words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"], ["clear-line", "x"]]
+    "words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"], ["clear-waitlist", "x"]]
 )
 def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: str, words: list[str]) -> None:
     """The command prints the names that the fleet uses, or that it uses none."""

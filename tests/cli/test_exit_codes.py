@@ -24,7 +24,7 @@ CASES: dict[str, dict[int, list[list[str]]]] = {
     "weight": {0: [["api", "acme", "2"]], 1: [["api", "acme", "--unset"]], 2: [["apu", "acme", "2"]]},
     "scale": {0: [["a*", "0.5"]], 1: [["a*", "--unset"]], 2: [["b*", "0.5"]]},
     "reset": {0: [["api"]], 1: [["reset", "api"], ["api"]], 2: [["api", *NOWHERE]]},
-    "clear-line": {0: [["api"]], 1: [["clear-line", "api"], ["api"]], 2: [["api", *NOWHERE]]},
+    "clear-waitlist": {0: [["api"]], 1: [["clear-waitlist", "api"], ["api"]], 2: [["api", *NOWHERE]]},
     "history": {0: [["pause", "api"], []], 1: [[]], 2: [NOWHERE]},
     "rules": {0: [["pause", "api"], []], 1: [[]], 2: [NOWHERE]},
     "top": {0: [["--once"]], 2: [["--once", *NOWHERE]], 130: [[]]},

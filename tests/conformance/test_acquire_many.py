@@ -89,7 +89,7 @@ def test_waiting_jobs_come_before_acquire_many(store: Store) -> None:
     waiting = limiter.acquire(BUCKET, job=Job(id="1"), cost=6)
     assert waiting.reason == "exhausted"
     assert not limiter.acquire_many(BUCKET, 40)
-    limiter.clear_line(BUCKET)
+    limiter.clear_waitlist(BUCKET)
     assert limiter.acquire_many(BUCKET, 40).cost == 5
 
 

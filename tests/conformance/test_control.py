@@ -103,7 +103,7 @@ def test_a_rate_that_is_set_keeps_waitlist_and_pause(redis_url: str, control: Co
     (known,) = (each for each in definitions_of(control._store) if each.limit.name == "api")
     (key,) = pressing_keys(control._store, known, 10)
     assert (key.capacity, key.waiting, key.paused is not None) == (40, 2, True)
-    assert control.clear_line("api")
+    assert control.clear_waitlist("api")
     assert control.reset("api")
 
 
@@ -253,7 +253,7 @@ def test_names_skip_entries_of_another_release(control: Control, limiter: Limite
 
 def test_the_end_of_an_absent_rule_is_no_change(control: Control) -> None:
     """Ending a rule that is not in force changes nothing, and is not recorded."""
-    for verb in (control.resume, control.unset, control.enforce, control.reset, control.clear_line):
+    for verb in (control.resume, control.unset, control.enforce, control.reset, control.clear_waitlist):
         assert verb("api") == ()
     assert control.history() == ()
 
@@ -291,17 +291,17 @@ def test_a_waitlist_is_cleared_by_name(control: Control, limiter: Limiter) -> No
     limiter.pause(daily, 3600, key=3)
     day = 86_400
     assert limiter.peek(daily, key=1).retry_after > day
-    (change,) = control.clear_line("daily", key=1)
-    assert (change.verb, change.forgotten) == ("clear-line", 1)
+    (change,) = control.clear_waitlist("daily", key=1)
+    assert (change.verb, change.forgotten) == ("clear-waitlist", 1)
     assert [limiter.peek(daily, key=each).retry_after > day for each in (1, 2, 3)] == [False, True, True]
-    assert control.clear_line("daily", key=1) == ()
-    (change,) = control.clear_line(daily)
+    assert control.clear_waitlist("daily", key=1) == ()
+    (change,) = control.clear_waitlist(daily)
     assert change.forgotten == 2
     assert [limiter.peek(daily, key=each).reason for each in (1, 2, 3)] == ["exhausted", "exhausted", "paused"]
     assert limiter.peek(other, key=1).retry_after > day
-    limiter.clear_line(other, key=1)
+    limiter.clear_waitlist(other, key=1)
     assert limiter.peek(other, key=1).retry_after <= day < limiter.peek(other, key=2).retry_after
-    assert [each.verb for each in control.history()] == ["clear-line", "clear-line"]
+    assert [each.verb for each in control.history()] == ["clear-waitlist", "clear-waitlist"]
 
 
 def test_ended_rules_are_deleted(control: Control, redis_url: str) -> None:
@@ -323,11 +323,11 @@ def test_live_control_works_on_a_cluster(cluster: Cluster) -> None:
         assert reason(limiter, KEYED, account=1) == "paused"
         control.resume(KEYED)
         limiter.pause(KEYED, 60, key=1)
-        assert control.clear_line(KEYED)
+        assert control.clear_waitlist(KEYED)
         assert reason(limiter, KEYED, account=1) == "paused"
         (change,) = control.reset(KEYED)
         assert change.forgotten >= 9
-        assert [each.verb for each in control.history()] == ["reset", "clear-line", "resume", "pause"]
+        assert [each.verb for each in control.history()] == ["reset", "clear-waitlist", "resume", "pause"]
 
 
 def test_memory_has_no_fleet() -> None:

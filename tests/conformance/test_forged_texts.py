@@ -95,7 +95,7 @@ CALLS: dict[str, Callable[[Limiter], Any]] = {
     "pause": lambda limiter: limiter.pause(KEYED, 1, key=HALF),
     "resume": lambda limiter: limiter.resume(KEYED, key=HALF),
     "reset": lambda limiter: limiter.reset(KEYED, key=HALF),
-    "clear_line": lambda limiter: limiter.clear_line(KEYED, key=HALF),
+    "clear_waitlist": lambda limiter: limiter.clear_waitlist(KEYED, key=HALF),
     "headers": lambda limiter: limiter.apply_response({"Retry-After": HALF, "X-RateLimit-Remaining": HALF}, API),
 }
 

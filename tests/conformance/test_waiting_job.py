@@ -160,7 +160,7 @@ def test_a_job_that_left_the_waitlist_is_not_reported_as_waiting(
     limiter.acquire(FIRST)
     ask(limiter, waker, FIRST, job=Job(id="gone"))
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    limiter.clear_line(FIRST)
+    limiter.clear_waitlist(FIRST)
     found = look_up(store, "gone")
     job = job_state("gone", found, show_keys=False)
     assert (job.state, job.limit, job.known, job.searched_all) == ("left", "first", True, True)

@@ -265,7 +265,7 @@ def test_a_limiter_works_on_each_store(store: Any, received_wakes: Callable[[], 
     _wait_until_woken(received_wakes, "one")
     limiter.pause(slow, 60)
     assert limiter.peek(slow).reason == "paused"
-    limiter.clear_line(slow)
+    limiter.clear_waitlist(slow)
     assert store.where([claim], "one") is None
     limiter.resume(slow)
     assert limiter.peek(slow)

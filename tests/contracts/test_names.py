@@ -61,7 +61,7 @@ def test_all_lists_exactly_the_public_names(module: str) -> None:
 def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
     """Each public method of a limiter is a verb for users, or its docstring says that it is for adapters."""
     verbs = {
-        "acquire", "acquire_many", "cancel", "clear_line", "close", "declare", "done", "apply_response", "hold",
+        "acquire", "acquire_many", "cancel", "clear_waitlist", "close", "declare", "done", "apply_response", "hold",
         "limited", "pause", "peek", "release", "report_overload", "reset", "resume", "settle", "wait",
     }  # fmt: skip
     for limiter in (Limiter, AsyncLimiter):

@@ -12,11 +12,13 @@ from support.markdown import ROOT
 
 # What users call of each class. A new name is added here, or to the names that its page leaves out.
 _SHOWN = {
-    "Control": "clear_line close enforce history names pause reset resume rules scale set shadow tiers unset weight",
+    "Control": (
+        "clear_waitlist close enforce history names pause reset resume rules scale set shadow tiers unset weight"
+    ),
     "Decision": "final headers leases",
     "Job": "arguments",
     "Limit": "at",
-    "Limiter": "acquire acquire_many apply_response cancel clear_line close declare done hold limited pause peek "
+    "Limiter": "acquire acquire_many apply_response cancel clear_waitlist close declare done hold limited pause peek "
     "release report_overload reset resume settle wait",
     "RateLimited": "from_response",
     "Running": "apply_response check done release report_overload settle",

@@ -139,7 +139,7 @@ def test_after_a_cleared_waitlist_the_limit_is_used_at_its_rate(limit: Limit) ->
     """
     newcomers = Newcomers(limit)
     newcomers.add_purged_jobs(5 * limit.capacity)
-    newcomers.limiter.clear_line(limit)
+    newcomers.limiter.clear_waitlist(limit)
     until = limit.period_us / 1_000_000 / 4
     newcomers.run(until / 1000, until)
     interval = limit.period_us / 1_000_000 / limit.amount
@@ -156,10 +156,10 @@ def test_a_waitlist_is_cleared_on_a_server(redis_url: str, verb: str) -> None:
             limiter.acquire(limit, job=Job(id=str(number)))
         assert limiter.acquire(limit, job=Job(id="newcomer")).delay > 60
         if verb == "control":
-            (change,) = control.clear_line("partner")
+            (change,) = control.clear_waitlist("partner")
             assert change.forgotten == 1
         else:
-            limiter.clear_line(limit)
+            limiter.clear_waitlist(limit)
         assert limiter.peek(limit).retry_after <= 0.5
         wait_until(lambda: limiter.peek(limit).allowed, description="the next unit is free")
         assert limiter.acquire(limit, job=Job(id="newcomer")).allowed

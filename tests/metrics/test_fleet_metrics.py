@@ -105,12 +105,12 @@ def test_the_longest_waitlist_of_a_limit_with_keys_is_shown() -> None:
     limiter = Limiter("memory://", plugins=[PrometheusMetrics(registry=registry)])
     for number, tenant in enumerate(("busy", *["busy"] * 30, "calm", "calm", "calm")):
         limiter.acquire(TENANTS, job=Job(id=str(number), kwargs={"tenant": tenant}))
-    long = scraped(registry)["line_end_timestamp_seconds{limit=tenants}"]
-    limiter.clear_line(TENANTS, key="busy")
+    long = scraped(registry)["waitlist_end_timestamp_seconds{limit=tenants}"]
+    limiter.clear_waitlist(TENANTS, key="busy")
     limiter.acquire(TENANTS, job=Job(id="calm", kwargs={"tenant": "calm"}))
-    assert scraped(registry)["line_end_timestamp_seconds{limit=tenants}"] == long
+    assert scraped(registry)["waitlist_end_timestamp_seconds{limit=tenants}"] == long
     limiter.acquire(TENANTS, job=Job(id="busy", kwargs={"tenant": "busy"}))
-    assert scraped(registry)["line_end_timestamp_seconds{limit=tenants}"] < long - 60
+    assert scraped(registry)["waitlist_end_timestamp_seconds{limit=tenants}"] < long - 60
 
 
 def test_a_scrape_without_the_store_has_no_value() -> None:

@@ -73,7 +73,7 @@ def test_decisions_and_units_are_counted_by_limit(site: Site) -> None:
     assert found["decisions{limit=wide,outcome=allowed,reason=allowed}"] == 1
     assert found["units{limit=wide}"] == 1
     assert found["limit.rate{limit=wide}"] == 100
-    assert found["line{limit=partner}"] > 0
+    assert found["waitlist{limit=partner}"] > 0
     assert not any("secret" in name for name in found)
 
 

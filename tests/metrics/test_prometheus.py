@@ -133,7 +133,7 @@ def test_the_waitlist_is_exported_as_the_time_of_its_last_position() -> None:
     before = time.time()
     for _ in range(51):
         site.limiter.acquire(LIMIT, job=Job(), delivery=Delivery(longest=1.0))
-    ends = site.scraped()["line_end_timestamp_seconds{limit=partner}"]
+    ends = site.scraped()["waitlist_end_timestamp_seconds{limit=partner}"]
     assert before + 4.9 < ends < time.time() + 5.5
 
 
@@ -147,7 +147,7 @@ def test_held_jobs_are_measured_like_redelivered_jobs() -> None:
     for job in jobs:
         ask(site.limiter, waker, LIMIT, job=job)
     found = site.scraped()
-    assert found["line_end_timestamp_seconds{limit=partner}"] == pytest.approx(before + 0.5, abs=0.2)
+    assert found["waitlist_end_timestamp_seconds{limit=partner}"] == pytest.approx(before + 0.5, abs=0.2)
     assert not any(name.startswith("wait_seconds_count") for name in found)
     wait_until(lambda: ask(site.limiter, waker, LIMIT, job=jobs[1]).allowed, description="a unit is available")
     found = site.scraped()

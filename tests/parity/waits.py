@@ -314,7 +314,7 @@ def _plain(waitlist: Waitlist) -> dict[str, Any]:
     return {
         "epoch": waitlist.epoch,
         "numbers": (waitlist.number, waitlist.v, waitlist.look_us) if waitlist.epoch else None,
-        "guest": waitlist.next_retry_us,
+        "retry": waitlist.next_retry_us,
         "pause": waitlist.pause,
         "slow": tuple(waitlist.slow or ()),
         "tags": waitlist.finishes,
@@ -338,7 +338,7 @@ def _plain(waitlist: Waitlist) -> dict[str, Any]:
 
 
 _STATES = {"o": "waiting", "w": "woken", "p": "woken", "k": "kept"}
-_NUMBERS = ("guest", "n", "v", "look", "renewed", "paused", "from", "emptied")
+_NUMBERS = ("retry", "n", "v", "look", "renewed", "paused", "from", "emptied")
 
 
 def _text(value: bytes) -> str:
@@ -384,7 +384,7 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
     return {
         "epoch": record.get("epoch", ""),
         "numbers": (numbers.get("n", 0), numbers.get("v", 1), numbers.get("look", 0)) if "epoch" in record else None,
-        "guest": numbers.get("guest", 0),
+        "retry": numbers.get("retry", 0),
         "pause": Pause(numbers.get("paused", 0), numbers.get("from", 0), numbers.get("emptied", 0)),
         "slow": tuple(map(int, record.get("slow", "").split())),
         "tags": tags,

@@ -159,7 +159,7 @@ async def ask_in_a_loop(job: Job) -> None:
         await limiter.pause(partner, timedelta(seconds=30))
         await limiter.resume(partner)
         await limiter.reset(partner, account, key=1)
-        await limiter.clear_line(account, key=1)
+        await limiter.clear_waitlist(account, key=1)
         limiter.declare(partner)
         async with limiter.hold(partner, timeout=5) as running:
             held: Decision | None = running.decision
@@ -209,7 +209,7 @@ def ask(limiter: Limiter, job: Job) -> None:
     ]
     print(charged)
     limiter.reset(partner, account, key=42)
-    limiter.clear_line(account, key=42)
+    limiter.clear_waitlist(account, key=42)
     limiter.declare(partner, account)
     limiter.close()
     print(allowed, waits, limit, key, counts, reason, headers, looked, final)

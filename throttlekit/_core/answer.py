@@ -30,7 +30,7 @@ class Caller(Enum):
     """A job: a denial gives it a position on a waitlist."""
     AGAIN = "again"
     """A job that ran and has to wait again, after a 429: its position is ahead of jobs that have not run."""
-    WITHOUT_JOB = "guest"
+    WITHOUT_JOB = "nojob"
     """A caller without a job: a denial gives it a retry time, but no position."""
     PEEK = "peek"
     """A caller that only looks: the store writes nothing, except to replace a state that a wrong clock wrote."""

@@ -16,7 +16,7 @@ _MOST_CHANGES = 1000
 _VERSION = 1
 
 Verb: TypeAlias = Literal[
-    "set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line", "weight", "scale"
+    "set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-waitlist", "weight", "scale"
 ]
 
 
@@ -32,7 +32,7 @@ class Change:
         name: The limit's name.
         part: The key, the tier or the tenant; None for all of them.
         before, after: The rule before and after the change; None if there was no rule, so the limit was as declared.
-        forgotten: The number of stored values that "reset" deleted, or of waitlists that "clear-line" emptied.
+        forgotten: The number of stored values that "reset" deleted, or of waitlists that "clear-waitlist" emptied.
     """
 
     at: float

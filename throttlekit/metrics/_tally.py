@@ -59,7 +59,7 @@ class Tally:
         settled: The units that `settle` refunded ("returned") or charged additionally ("extra").
         downstream_429: The bodies that raised `RateLimited`, each of which paused the limit.
         slots_lost: The slots that a job lost while it ran.
-        line_end, paused_until: The time when the last waiting job is admitted, and the time when the pause ends, in
+        waitlist_end, paused_until: The time when the last waiting job is admitted, and the time when the pause ends, in
             seconds since the epoch, according to the last decision that reported them. For several keys, the latest
             time. 0 or a past time if no job waits, or there is no pause.
         worst_key: The key whose waitlist ends last.
@@ -80,7 +80,6 @@ class Tally:
         "holder_updates",
         "holders",
         "limit",
-        "line_end",
         "name",
         "paused_until",
         "settled",
@@ -88,6 +87,7 @@ class Tally:
         "slots_lost",
         "tier",
         "units",
+        "waitlist_end",
         "worst_key",
     )
 
@@ -100,7 +100,7 @@ class Tally:
         self.settled: defaultdict[str, int] = defaultdict(int)
         self.downstream_429 = 0
         self.slots_lost = 0
-        self.line_end = 0.0
+        self.waitlist_end = 0.0
         self.worst_key: str | None = None
         self.paused_until = 0.0
         self.holders = 0
@@ -131,8 +131,8 @@ class Tally:
             self.paused_until = max(self.paused_until if limit.key else 0.0, time.time() + decision.retry_after)
         if decision.deferrals and not decision.final and event.due > 0:
             end = time.time() + event.due
-            if decision.key == self.worst_key or end > self.line_end:
-                self.line_end, self.worst_key = end, decision.key
+            if decision.key == self.worst_key or end > self.waitlist_end:
+                self.waitlist_end, self.worst_key = end, decision.key
         if self.has_slots and event.uses:
             self.holders = limit.amount - decision.remaining
             self.holder_updates += 1
@@ -247,7 +247,7 @@ class CountingPlugin(ABC):
             if decision.allowed:
                 self._count_allowed(event)
                 if decision.waited:
-                    line = self._tally(_line_of(event))
+                    line = self._tally(_waited_limit_of(event))
             else:
                 if decision.reason == "paused":
                     tallies.drop_fast()
@@ -354,7 +354,7 @@ class CountingPlugin(ABC):
         return by_name.setdefault((OTHER, None), Tally(OTHER, ""))
 
 
-def _line_of(event: Decided) -> Limit:
+def _waited_limit_of(event: Decided) -> Limit:
     """Return the limit on whose waitlist an admitted job has waited last."""
     return next((limit for limit in event.limits if limit.name == event.decision.waited_for), event.decision.limit)
 

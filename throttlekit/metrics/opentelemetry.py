@@ -117,7 +117,12 @@ class OpenTelemetryMetrics(CountingPlugin):
         counter("throttlekit.settled.units", [self._reader(_settled)], "{unit}", "Units that settle() corrected.")
         counter("throttlekit.downstream.429", [self._reader(_429)], "{job}", "Jobs that received a 429.")
         counter("throttlekit.leases.lost", [self._reader(_lost)], "{slot}", "Slots that a job lost while it ran.")
-        gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last waiting job should be admitted.")
+        gauge(
+            "throttlekit.waitlist",
+            [self._reader(_waitlist)],
+            "s",
+            "Time until the last waiting job should be admitted.",
+        )
         gauge("throttlekit.paused", [self._reader(_paused)], "s", "Time until the pause ends.")
         gauge("throttlekit.holders", [self._reader(_holders)], "{slot}", "Slots that are held, in the whole fleet.")
         gauge("throttlekit.limit.rate", [self._reader(_rate)], "{unit}/s", "The rate of the limit.")
@@ -165,8 +170,8 @@ def _429(tally: Tally) -> _Numbers:
     yield tally.downstream_429, _labels(tally.name, tally.tier)
 
 
-def _line(tally: Tally) -> _Numbers:
-    yield max(0.0, tally.line_end - time.time()), _labels(tally.name, tally.tier)
+def _waitlist(tally: Tally) -> _Numbers:
+    yield max(0.0, tally.waitlist_end - time.time()), _labels(tally.name, tally.tier)
 
 
 def _paused(tally: Tally) -> _Numbers:

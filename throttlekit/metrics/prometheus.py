@@ -144,8 +144,8 @@ class _Families:
         self.deferrals = histogram(
             "job_deferrals", "Deferrals before the start, of jobs that were denied.", DEFERRAL_BUCKETS, *limit
         )
-        self.line_end = gauge(
-            "line_end_timestamp_seconds",
+        self.waitlist_end = gauge(
+            "waitlist_end_timestamp_seconds",
             "When the last waiting job should be admitted; with keys, of the longest waitlist.",
         )
         self.paused_until = gauge(
@@ -220,7 +220,7 @@ class _Export:
         for kind, units in tally.settled.items():
             self._count(units, "settled", kind)
         self._count(tally.downstream_429, "downstream_429")  # also 0, so that an alert sees the increase to 1
-        self._set(tally.line_end, "line_end")
+        self._set(tally.waitlist_end, "waitlist_end")
         self._set(tally.paused_until, "paused_until")
         limit = tally.limit
         if isinstance(limit, Concurrency):

@@ -52,7 +52,7 @@ def test_every_verb_works_without_a_layer(kind: type[Limiter], store: RuleStore)
     assert limiter.peek(PLAIN, job=Job(id="2")).reason == "exhausted"
     limiter.cancel(first[0])
     assert limiter.peek(PLAIN).remaining == 1
-    limiter.clear_line(PLAIN)
+    limiter.clear_waitlist(PLAIN)
     held = limiter.acquire(SLOTS)
     assert not limiter.acquire(SLOTS).allowed
     limiter.release(held)

@@ -104,12 +104,12 @@ def test_set_rate_applies_until_the_rule_ends(fleet: Fleet) -> None:
     fleet.set_rules(Rule(what="set", name="partner", rate="100/s", burst=7))
     decision = fleet.limiter.acquire(PARTNER)
     assert (decision.allowed, decision.limit.amount, decision.limit.capacity) == (False, 100, 7)
-    fleet.limiter.clear_line(PARTNER)
+    fleet.limiter.clear_waitlist(PARTNER)
     fleet.advance(0.03)
     assert fleet.grants(PARTNER) == 3
     fleet.set_rules()
     assert not fleet.decide(PARTNER)
-    fleet.limiter.clear_line(PARTNER)
+    fleet.limiter.clear_waitlist(PARTNER)
     fleet.advance(0.1)
     assert fleet.grants(PARTNER) == 1
 
