@@ -162,6 +162,8 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("ready_after(c, n, max(now, c.list.paused))", "ready_after(c, n, now)"),
         ("  if not c.turn then\n    jobs = c.entry", "  if true then\n    jobs = c.entry"),
         ("keep(c.list, position(c), owner,", "keep(c.list, position(c), position(c).owner,"),
+        ("    ahead = claims[binding].ahead\n", ""),
+        ("whole(ahead)}, ' ')", "whole(0)}, ' ')"),
         ("if reason == 0 and waited and attempt ~= '' then", "if reason == 0 and attempt ~= '' then"),
         ("if reason == 0 and waited and attempt ~= '' then", "if waited and attempt ~= '' then"),
         ("job ~= '', reason == 0)", "job ~= '')"),
