@@ -417,7 +417,7 @@ def test_a_custom_class_of_workers_decides_first(throttled_site: Site) -> None:
     site.queue.enqueue(jobs.plain, throttle=HELD)
     site.queue.enqueue(jobs.plain, "free")
     kind = throttled_worker(CustomWorker)
-    assert (kind.__name__, issubclass(kind, CustomWorker)) == ("ThrottledMine", True)
+    assert (kind.__name__, issubclass(kind, CustomWorker)) == ("ThrottledCustomWorker", True)
     site.work(worker=kind(["work"], connection=site.connection))
     assert site.noted == ["free"]
     assert taken == ["support.rq.jobs.plain('free')"]
