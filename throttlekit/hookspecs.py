@@ -90,9 +90,8 @@ class Decided(NamedTuple):  # created for each decision, if a plugin listens
         decision: The decision, as its caller gets it.
         limits: All limits of the call, of the job's tier.
         uses: The use of each limit after the decision; None for a limit that was not decided. `use.units` is, for a
-            concurrency limit, the number of held slots; for a bucket, after a grant to a job that waited, for how many
-            µs the bucket had been full, and so had lost units, and otherwise 0. The list is empty if no request was
-            sent to the store, or the store gave no answer.
+            concurrency limit, the number of held slots, and for a bucket 0. The list is empty if no request was sent to
+            the store, or the store gave no answer.
         due: Seconds until the job's turn. `decision.delay` is shorter if the framework does not support such a delay.
         took: Seconds until the store answered or the request failed. None if no request was sent.
     """

@@ -89,7 +89,6 @@ algorithms.t = {
     one.a = max(0, c.a + c.size - one.size)
   end,
   charge = function(c)
-    if c.ahead and c.place and not c.pace and c.list.paused == 0 then c.idle = max(0, now - (c.tat or now)) end
     c.tat, c.debt = max(c.begins or now, c.tat or 0) + c.size, 0
     if c.begins then c.debt = max(0, c.tat - now - c.b) end  -- a grant ahead of its time leaves a debt until then
   end,
@@ -110,7 +109,7 @@ algorithms.t = {
     if c.debt > 0 or owed ~= '' then owed = ' ' .. whole(c.debt) .. owed end
     redis.call('SET', c.key, whole(c.tat) .. owed, 'PX', ttl(c.tat))
   end,
-  use = function(c) return c.idle or 0, c.tat or now end,
+  use = function(c) return 0, c.tat or now end,
   tight = function(c, t) return c.a < t end,
   pace = function(c) return c.size end,
 }

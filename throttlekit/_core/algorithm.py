@@ -16,10 +16,7 @@ class Use(NamedTuple):
     """The use of a limit under one key."""
 
     units: int
-    """
-    The units in use now. For a bucket, these follow from `full_us`, and this number has another meaning: after a grant
-    to a job that waited, the time in µs for which the bucket had been full, and so had lost units; otherwise 0.
-    """
+    """The units in use now; 0 for a bucket, whose units follow from `full_us`."""
     full_us: int
     """The time from which no unit is in use any more. If it is in the past, no unit is in use now."""
 

@@ -30,11 +30,6 @@ class Charged(NamedTuple):
     """Whether the limit's cost is a callable, whose result may be wrong."""
     holder: str = ""
     """The holder of the slot of a concurrency limit; "" for a limit without slots."""
-    idle_us: int = 0
-    """
-    For a job that had waited: the time for which the bucket was full, and so lost units, before this grant. Otherwise
-    0.
-    """
 
     @property
     def stays(self) -> bool:

@@ -57,12 +57,10 @@ class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass c
         """Whether equal calls may share this claim. False for a slot, because a slot has a holder."""
         return self.plain and not self.claim.algorithm.holder
 
-    def build_charged(self, at_us: int, use: Use | None) -> Charged:
+    def build_charged(self, at_us: int) -> Charged:
         limit, _, cost, claim, _ = self
-        algorithm = claim.algorithm
-        holder = algorithm.holder if cost else ""
-        idle_us = use.units if use is not None and algorithm.overflows else 0
-        return Charged(limit, claim.bucket, cost, at_us, callable(limit.cost), holder, idle_us)
+        holder = claim.algorithm.holder if cost else ""
+        return Charged(limit, claim.bucket, cost, at_us, callable(limit.cost), holder)
 
 
 def under(charged: Charged) -> Claim:
@@ -332,9 +330,9 @@ def decision_from(answer: Answer, claims: Sequence[Claim], waited: Waited = NOT_
     allowed = reason is Reason.ALLOWED
     charged: tuple[Charged, ...] = ()
     if allowed and len(claims) == 1:
-        charged = (claims[0].build_charged(asked_us[0], answer.uses[0]),)
+        charged = (claims[0].build_charged(asked_us[0]),)
     elif allowed:
-        charged = tuple(map(Claim.build_charged, claims, asked_us, answer.uses))
+        charged = tuple(map(Claim.build_charged, claims, asked_us))
         least = 2.0
         for number, (claim, use, at_us) in enumerate(zip(claims, answer.uses, asked_us, strict=True)):
             left = 1.0 if use is None else claim.limit.rule.remaining(use, at_us) / claim.limit.capacity
