@@ -120,7 +120,7 @@ class Admission:
         now = time.monotonic()
         self._longest = longest_hold(consumer, self._settings.max_hold)
         if now < self._lost_at + self._longest:
-            # Only within a third of the visibility time-out: after the time-out, another worker may have these tasks.
+            # Only while a task may be held: after the visibility time-out, another worker may have these tasks.
             give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
         self._lost, self._tried = [], guard_close(consumer)
         name_deliveries(consumer)
@@ -172,7 +172,10 @@ class Admission:
         self._copies.close()
 
     def close(self, **_: Any) -> None:
-        """Release all slots and put back all tasks when the worker's process ends, after its pool has ended."""
+        """
+        Release the slots of pool processes, and put back the tasks that are acknowledged, when the worker's process
+        ends. Its pool has ended before.
+        """
         if self._pid != os.getpid():
             return
         self._stopping = True
@@ -239,7 +242,7 @@ class Admission:
         return False
 
     def _finish(self, held: HeldTask) -> None:
-        """Release the pool slot of *held*, whose body has ended. Called in any thread."""
+        """Report to the waker that the body of *held* has ended, and free its pool slot. Called in any thread."""
         self._tasks_of(held.consumer).waker.done(held.id)
         self._capacity.on_slot_freed(held.consumer)
 

@@ -68,7 +68,7 @@ def installation_of(app: Any) -> Installation | None:
 
 
 def installation_for(app: Any) -> Installation | None:
-    """Return the `Installation` of *app*. In a pool process, *app* may be a copy of the app that has it."""
+    """Return the `Installation` of *app*, which in a pool process may be a copy of the app that was installed."""
     found = installation_of(app)
     if found is None and has_copies():
         found = next((installation_of(each) for each in list(_apps) if each.main == app.main), None)

@@ -15,13 +15,13 @@ _log = logging.getLogger("huey")
 
 def end_without_body(huey: Any, task: Any, now: Any) -> bool:
     """
-    Handle *task* like huey's `execute` if its body must not run now, because it is scheduled, revoked or expired.
+    Handle *task* like huey's `execute` if its body must not run now, because it is not due yet, revoked or expired.
 
     If the body may run, the call takes one round trip. It deletes a revocation that has ended or is for one run only,
     so call this function once each time a task is taken from the queue.
 
     Returns:
-        True if the task has ended, and False if its body may run.
+        False if the body may run. True if the task was scheduled again, or has ended without its body.
     """
     if not huey.ready_to_run(task, now):
         huey.add_schedule(task)

@@ -112,17 +112,20 @@ class _Dispatcher:
                 return None
 
     def finish(self, job: Any) -> None:
-        """Release the slots that *job* still holds after its execution, unless its work-horse still runs."""
+        """
+        Handle the end of *job*'s execution: release its slots, unless its work-horse still runs. If its body raised
+        `RateLimited`, the job waits again.
+        """
         grant: Grant | None = getattr(job, GRANT, None)
-        seconds = None
+        after_429 = None
         if grant is not None:
             if not self.horse_runs:
                 grant.release()
-            seconds = None if grant.received is None else grant.received.take()
-        if grant is None or seconds is None:
+            after_429 = None if grant.received is None else grant.received.take()
+        if grant is None or after_429 is None:
             self._holding.finish(job)
         else:
-            self._wait_again(job, grant, seconds)
+            self._wait_again(job, grant, after_429)
 
     def close(self) -> None:
         """Return the held jobs, and send the last reports, because the worker ends."""

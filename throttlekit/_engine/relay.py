@@ -75,7 +75,7 @@ class Relay:
         self, id: str, item: Any, in_us: int, waited: Waited | None = None, *,
         ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
     ) -> None:  # fmt: skip
-        """Keep the positions of the job, which the framework redelivers after its delay."""
+        """Stop waiting for a wake, and keep the job's positions: its framework redelivers it after *in_us*."""
         self._waited, self.kept = waited or self._waited, None
         self._remove(id, claims, keep=True)
 

@@ -111,7 +111,10 @@ def _policy(
 
 
 def _family(prefix: str, *, first: str = "") -> Callable[[Fields], list[Reading]]:
-    """Read Limit, Remaining and Reset after one prefix. *first* is a header with a more exact reset."""
+    """
+    Read Limit, Remaining and Reset after one prefix. *first* is a header with a more exact reset, which is used if
+    present.
+    """
 
     def read(fields: Fields) -> list[Reading]:
         remaining, limit = fields.units(f"{prefix}-remaining"), fields.units(f"{prefix}-limit", least=False)

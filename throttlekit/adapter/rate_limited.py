@@ -108,7 +108,7 @@ def wait_again(
     """
     delivery = replace(delivery, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
-    limiter.cancel(decision)
+    limiter.cancel(decision)  # it was requested only for the job's position: a grant returns its units
     assert delivery.waits is not None  # noqa: S101 - as the caller made it
     return _hold(limiter, Call(limits, job, delivery=delivery), delivery.waits, decision, retry_after, stored=stored)
 
@@ -117,13 +117,14 @@ def _hold(
     limiter: Limiter, call: Call, waits: Waiting, decision: Decision, retry_after: float, *, stored: bool
 ) -> Decision:
     """
-    Turn a grant into a denial. The job waits for a moment, or for *retry_after* if the pause is not *stored*.
+    Deny a job that was granted, or for which the store did not answer: no waitlist has it, so it is held here, for a
+    moment, or for at least *retry_after* if the pause is not *stored*. Return other denials unchanged.
     """
     if decision.final or not (decision.allowed or decision.reason == "store unavailable"):
         return decision
     delay = _MOMENT if stored else max(retry_after, decision.delay)
     waited = waits.waker.waited_of(call.id)
-    denials = waited.denials + decision.allowed
+    denials = waited.denials + (1 if decision.allowed else 0)  # a grant that is denied here counts
     if call.delivery.is_over(waited.for_us / 1_000_000, denials):
         waits.waker.leave(call.id, [each.claim for each in limiter.claims(call)])
         return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long", deferrals=denials)
