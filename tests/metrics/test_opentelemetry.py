@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,6 +205,18 @@ def test_the_span_of_a_job_names_the_limit_for_which_it_waited(site: Site) -> No
         attributes = dict(span.attributes or {})
         assert attributes.pop("throttlekit.waited") == pytest.approx(41, abs=0.1)
         assert attributes == expected
+
+
+def test_the_span_of_a_job_has_no_wait_that_is_unknown(site: Site) -> None:
+    """While the store is unavailable, its clock does not tell for how long the job has waited: no attribute is set."""
+    decision = replace(site.limiter.acquire(WIDE, job=JOB), reason="store unavailable", deferrals=1)
+    exporter = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    with tracers.get_tracer("test").start_as_current_span("job"), running(site.limiter, decision, JOB):
+        pass
+    tracers.shutdown()
+    assert [dict(span.attributes or {}) for span in exporter.get_finished_spans()] == [{}]
 
 
 def test_a_wrong_provider_is_a_configuration_error() -> None:

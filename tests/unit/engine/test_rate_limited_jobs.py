@@ -259,6 +259,7 @@ def test_unavailable_store_defers_the_job_by_its_retry_after(
         limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=Delivery(longest=7), release=release_nothing
     )
     assert capped.delay == 7.0
+    assert [each.deferrals for each in (decision, capped)] == ([0, 0] if "acquire" in away else [1, 2])
     store.away = set()
     assert (limiter.peek(PARTNER).remaining, limiter.peek(SLOTS).remaining) == (5, 2)
 

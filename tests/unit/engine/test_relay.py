@@ -63,6 +63,16 @@ def processes(redis_url: str) -> Any:
     made.close()
 
 
+def test_a_note_has_the_fields_of_its_version(processes: TwoProcesses) -> None:
+    """A waker of the same version reads where the job waits: the claim and the epoch, and not the position."""
+    processes.there.acquire(SLOT)
+    for id in "ab":
+        processes.decide(id, SLOT)
+        note = processes.relays[id].kept
+        assert note is not None
+        assert (note["v"], note["kept"][0], len(note["kept"])) == (1, 0, 2)
+
+
 @pytest.mark.parametrize("limits", [[SLOT], [SLOT, RATE], [RATE, SLOT]])
 def test_a_released_slot_wakes_the_jobs_in_their_order(processes: TwoProcesses, limits: list[Any]) -> None:
     """A release wakes the first job in its relay's waker, and the next release wakes the second."""
