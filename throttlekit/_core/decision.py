@@ -149,8 +149,8 @@ class _Draft:
 
 def decision_of(
     allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
-    reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...], position: int | None = None,
-    waited: float = 0.0, deferrals: int = 0, waited_for: str = "",
+    reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...], position: int | None,
+    waited: float, deferrals: int, waited_for: str,
 ) -> Decision:  # fmt: skip
     """Return a `Decision` with these attributes, like its constructor, but faster."""
     made: Any = _Draft(

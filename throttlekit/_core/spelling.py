@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["checks_spelling", "similar_names", "spelling_hint"]
+__all__ = ["checks_spelling", "similar_names", "spelling_hint", "unknown_argument"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -29,6 +29,11 @@ def spelling_hint(name: str, known: Iterable[str]) -> str:
     return "".join(f": did you mean {each!r}?" for each in similar_names(name, known))
 
 
+def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
+    """Return the error that Python raises for an unknown argument *name*, with the argument that was probably meant."""
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{spelling_hint(name, known)}")
+
+
 def checks_spelling(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """
     Decorate a function, or the constructor of a class, so that the error about an unknown argument also names the
@@ -46,8 +51,7 @@ def checks_spelling(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def checked(*args: _P.args, **arguments: _P.kwargs) -> _R:
         for argument in arguments:
             if argument not in known:
-                hint = spelling_hint(argument, known)
-                raise TypeError(f"{name}() got an unexpected keyword argument {argument!r}{hint}")
+                raise unknown_argument(name, argument, known)
         return function(*args, **arguments)
 
     return checked

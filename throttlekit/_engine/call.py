@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol
 
 from throttlekit._core.answer import Answer, Caller, Look, Requester, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decision import Decision, decision_of
+from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.waitlist import Wake
 
-__all__ = ["PLAIN_DELIVERY", "Call", "Delivery", "JobHolder", "Waiting", "WaitlistStore"]
+__all__ = ["PLAIN_DELIVERY", "Call", "Delivery", "JobHolder", "Waiting", "WaitlistStore", "end_waiting"]
 
 
 _PAST = 0.01
@@ -85,22 +85,23 @@ class Delivery:
             denials: The number of the job's denials.
         """
         if self.is_over(waited, denials):
-            return replace(decision, reason="waited too long", delay=0.0)
+            return end_waiting(decision)
         delay = decision.delay
         if self.expires_in != math.inf and not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
         delay = min(delay, self.longest, self.max_wait - waited)
-        return decision_of(
-            False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
-            decision.reset_after, decision.reason, (), decision.position, decision.waited, decision.deferrals,
-            decision.waited_for,
-        )  # fmt: skip
+        return replace(decision, delay=delay)
 
     def _lives_us(self) -> int | None:
         """Return the time until the job's last chance to begin before it expires, or None if it does not expire."""
         if self.expires_in == math.inf:
             return None
         return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
+
+
+def end_waiting(decision: Decision) -> Decision:
+    """Return *decision*, a denial, for a job that may wait no longer: it leaves its waitlists."""
+    return replace(decision, reason="waited too long", delay=0.0, position=None)
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.wait_control import Where
-from throttlekit._engine.call import Call, Waiting
+from throttlekit._engine.call import Call, Waiting, end_waiting
 from throttlekit._engine.claims import Attempt, Claim, ClaimResolver, Layer, build_request, decision_from
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import OutageDelays, decide_without_store
@@ -161,7 +161,7 @@ class Pipeline:
         is_deferral = job is not None and answer.reason not in (Reason.ALLOWED, Reason.FULL)
         if is_deferral and call.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             waits.waker.leave(id, units)
-            return _waited_too_long(decision)
+            return end_waiting(decision)
         waits.waker.apply_answer(id, waits.item, units, answer, ends_in_us)
         if is_deferral and answer.kept is None:  # the job has no id, so no waitlist has it
             in_us = max(0, answer.retry_us - answer.now_us)
@@ -206,7 +206,7 @@ class Pipeline:
         seconds = waited.for_us / 1_000_000
         if call.delivery.is_over(seconds, waited.denials):
             waits.waker.leave(call.id, units)
-            return _waited_too_long(decision)
+            return end_waiting(decision)
         in_us, ends_in_us = round(decision.delay * 1_000_000), call.delivery.ends_in_us(waited.for_us)
         waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us, claims=units, stops=stops)
         if call.job is not None:
@@ -264,10 +264,6 @@ def _waited_of(id: str, waits: Waiting | None, answer: Answer) -> Waited:
         return answer.waited or NOT_WAITED
     known = NOT_WAITED if waits is None else waits.waker.waited_of(id)
     return Waited(known.for_us, known.denials + 1, answer.claim)
-
-
-def _waited_too_long(decision: Decision) -> Decision:
-    return replace(decision, reason="waited too long", delay=0.0, position=None)
 
 
 def begins_in(answer: Answer) -> float:

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from throttlekit._core.answer import Waited
-from throttlekit._core.decision import Decision, decision_of
+from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call, Delivery, Waiting
@@ -214,9 +214,11 @@ class Throttling(Generic[_M]):
         if not run.limits or not run.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             return None
         limit = run.limits[0] if run.decision is None else run.decision.limit
-        refusal = decision_of(False, limit, "", 0, 0, 0.0, 0.0, 0.0, "waited too long", ())
-        known = replace(refusal, waited=waited.for_us / 1_000_000, deferrals=waited.denials)
-        return self._outcome(known, run)
+        refusal = Decision(
+            allowed=False, limit=limit, key="", cost=0, remaining=0, retry_after=0.0, delay=0.0, reset_after=0.0,
+            reason="waited too long", waited=waited.for_us / 1_000_000, deferrals=waited.denials,
+        )  # fmt: skip
+        return self._outcome(refusal, run)
 
     def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:
         """

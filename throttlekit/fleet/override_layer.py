@@ -54,7 +54,7 @@ class OverrideLayer:
 
         def of_one(claim: Claim) -> Decision:
             if claim.limit.name in too_dear:
-                return overrides.deny_during_pause(claim, too_dear[claim.limit.name], NOT_WAITED)[0]
+                return overrides.deny_during_pause(claim, too_dear[claim.limit.name], NOT_WAITED)
             return self._decide_alone(call, claim)
 
         decision = shadow(shadowed, found, of_one, lambda denial: self._emit_denial(call, denial))
@@ -134,9 +134,9 @@ class OverrideLayer:
         elif call.job is not None:
             found = self._pipeline.where(call, self._in_force(call, call.cost))
             known = NOT_WAITED if found is None else Waited(found.for_us, 1, found.claim)
-        decision, waited = fleet.overrides.deny_during_pause(claim, paused.rule, known)
-        if job is None:
-            decision = replace(decision, deferrals=0)
+        waited = known._replace(denials=max(1, known.denials))
+        of_job = known._replace(denials=0) if job is None else waited  # a caller without a job has no deferrals
+        decision = fleet.overrides.deny_during_pause(claim, paused.rule, of_job)
         if found is not None:  # wait until the estimated time of the job's units, if after the pause
             decision = replace(decision, delay=max(decision.delay, found.in_us / 1_000_000))
         if call.peek:

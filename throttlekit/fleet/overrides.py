@@ -131,13 +131,16 @@ class Overrides:
         """Return the time by which rules begin and end: that of the store's clock, in µs."""
         return self._follower.now_us()
 
-    def deny_during_pause(self, claim: Claim, rule: Rule, waited: Waited) -> tuple[Decision, Waited]:
+    def deny_during_pause(self, claim: Claim, rule: Rule, waited: Waited) -> Decision:
         """
-        Return the denial of a call during a pause, and how its job has waited.
+        Return the denial of a call during a pause.
 
         No request is sent to a store, and the job keeps its position. If the pause has an end, jobs retry just after
         it, in order. Otherwise a job retries after a part of the time that the pause has lasted. So it makes few
         requests during a long pause, and still retries soon after the end.
+
+        Args:
+            waited: How the job has waited, with this denial.
         """
         now_us = self._follower.now_us()
         if rule.until_us:
@@ -148,12 +151,10 @@ class Overrides:
         else:
             lasted = (now_us - rule.since_us) / 1_000_000
             retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
-        waited = waited._replace(denials=max(1, waited.denials))
-        decision = Decision(
+        return Decision(
             allowed=False, limit=claim.limit, key=claim.key, cost=claim.cost, remaining=0, retry_after=retry,
             delay=delay, reset_after=0.0, reason="paused", waited=waited.for_us / 1_000_000, deferrals=waited.denials,
         )  # fmt: skip
-        return decision, waited
 
     def _in_force(self, declared: Limit, job: Job | None) -> Limit:
         now_us = self._follower.now_us()

@@ -41,7 +41,7 @@ def shadow(
             )  # fmt: skip
         if not one.allowed:
             report(one)
-            one = replace(one, allowed=True, retry_after=0.0, delay=0.0, reason="allowed", deferrals=0)
+            one = replace(one, allowed=True, retry_after=0.0, delay=0.0, reason="allowed")
         one = one if one.charged else replace(one, charged=_nothing(each))
         found = one if found is None else replace(found, charged=(*found.charged, *one.charged))
     if found is None:

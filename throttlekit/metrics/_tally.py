@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError
@@ -31,6 +32,7 @@ __all__ = [
     "CountingPlugin",
     "Tally",
     "bucket_bounds",
+    "limit_waited_for",
     "require_module",
 ]
 
@@ -247,7 +249,7 @@ class CountingPlugin(ABC):
             if decision.allowed:
                 self._count_allowed(event)
                 if decision.waited:
-                    line = self._tally(_waited_limit_of(event))
+                    line = self._tally(limit_waited_for(decision))
             else:
                 if decision.reason == "paused":
                     tallies.drop_fast()
@@ -354,9 +356,9 @@ class CountingPlugin(ABC):
         return by_name.setdefault((OTHER, None), Tally(OTHER, ""))
 
 
-def _waited_limit_of(event: Decided) -> Limit:
+def limit_waited_for(decision: Decision) -> Limit:
     """Return the limit on whose waitlist an admitted job has waited last."""
-    return next((limit for limit in event.limits if limit.name == event.decision.waited_for), event.decision.limit)
+    return next((each.limit for each in decision.charged if each.limit.name == decision.waited_for), decision.limit)
 
 
 def bucket_bounds(buckets: Sequence[float]) -> tuple[float, ...]:

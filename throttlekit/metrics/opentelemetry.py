@@ -23,6 +23,7 @@ from throttlekit.metrics._tally import (
     WAIT_BUCKETS,
     CountingPlugin,
     Tally,
+    limit_waited_for,
     require_module,
 )
 
@@ -81,8 +82,7 @@ class OpenTelemetryMetrics(CountingPlugin):
     def throttlekit_started(self, event: Started) -> None:
         decision = event.decision
         if decision.waited and (span := self._span()).is_recording():
-            limits = [each.limit for each in decision.charged if each.limit.name == decision.waited_for]
-            span.set_attributes(_wait(limits[0] if limits else decision.limit, decision))
+            span.set_attributes(_wait(limit_waited_for(decision), decision))
 
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:

@@ -12,7 +12,7 @@ from throttlekit._core.limit.adapt import Adapt, SlotAdapt
 from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.share import Share
 from throttlekit._core.limit.template import Key, check_source, check_units, safe_repr
-from throttlekit._core.spelling import spelling_hint
+from throttlekit._core.spelling import unknown_argument
 from throttlekit.errors import ConfigurationError
 
 __all__ = [
@@ -115,7 +115,7 @@ def unknown_option(of: type, name: str) -> TypeError:
     """
     own = [each.name for each in signature(of).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     known = [each for each in [*own, *LimitOptions.__annotations__] if not each.startswith("_")]
-    return TypeError(f"{of.__name__}() got an unexpected keyword argument {name!r}{spelling_hint(name, known)}")
+    return unknown_argument(of.__name__, name, known)
 
 
 def fingerprint_of(definition: str) -> str:
