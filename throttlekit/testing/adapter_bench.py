@@ -17,11 +17,17 @@ from typing import Any, ClassVar, NamedTuple
 from throttlekit._core.limit.base import Limit
 from throttlekit.testing.adapter_site import RATE, AdapterSite, End, Note, Notes, Settings, wait_until
 
-__all__ = ["CLOCKS", "AdapterBench", "Logged", "OnSite", "Sent"]
+__all__ = ["CLOCKS", "PAUSES", "AdapterBench", "Logged", "OnSite", "Sent"]
 
 _NUMBERS = itertools.count(1)
 CLOCKS = 0.02
 """The largest difference, in seconds, between two clocks of one machine."""
+
+PAUSES = (2.0, 10.0, 40.0)
+"""
+The pauses, in seconds, during which something else has to happen. A test tries the next one if it happened too late: on
+a busy machine a job may take some seconds to begin.
+"""
 
 
 class Sent(NamedTuple):
@@ -45,6 +51,10 @@ class AdapterBench:
         until = time.time() + seconds
         self.site.limiter.pause(limit, seconds, key=self.key)
         return until
+
+    def allow(self, limit: Limit = RATE) -> None:
+        """End the pause of *limit*."""
+        self.site.limiter.resume(limit, key=self.key)
 
     def send(self, kind: str, *steps: str, key: str | None = None, **options: Any) -> Sent:
         """Send a job that does *steps*; by default it just returns."""
