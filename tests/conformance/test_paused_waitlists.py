@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ OTHER = TokenBucket("other", "1000/s", burst=100)
 
 class Worker:
     """
-    A process whose jobs wait on waitlists.
+    A process with one thread, whose jobs wait on waitlists.
 
     Attributes:
         requests: When each job made a request, and the reason of its decision.
@@ -39,6 +40,15 @@ class Worker:
         self.requests: dict[str, list[tuple[float, str]]] = {}
         self.ran: list[str] = []
         self._lock = threading.Lock()
+        self._woken: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._woken.put(None)
+        self._thread.join()
+        self.waker.close()
+        self.limiter.close()
 
     def send(self, id: str, *limits: Limit) -> None:
         self.limits[id] = limits
@@ -54,7 +64,11 @@ class Worker:
             self.waker.done(id)
 
     def _start(self, id: str, _: str) -> None:
-        threading.Thread(target=self.decide, args=[id]).start()
+        self._woken.put(id)
+
+    def _run(self) -> None:
+        while (id := self._woken.get()) is not None:
+            self.decide(id)
 
     def paused_requests(self) -> dict[str, list[float]]:
         """Return when each job that the pause held back made its requests."""
@@ -74,10 +88,8 @@ class Worker:
 
 @pytest.fixture
 def worker(redis_url: str) -> Iterator[Worker]:
-    worker = Worker(redis_url)
-    yield worker
-    worker.waker.close()
-    worker.limiter.close()
+    with contextlib.closing(Worker(redis_url)) as worker:
+        yield worker
 
 
 @pytest.fixture

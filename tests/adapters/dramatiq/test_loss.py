@@ -301,7 +301,7 @@ def test_a_store_that_restarts_during_a_run_loses_no_job(stub: Site, caplog: pyt
     port = free_port()
     limiter = Limiter(f"redis://127.0.0.1:{port}/0")
     stub.broker.add_middleware(Throttle(limiter))
-    steady = TokenBucket("steady", "20/s", burst=1)
+    steady = TokenBucket("steady", "5/s", burst=1)
 
     @stub.actor(throttle=steady, max_retries=0)
     def job(n: int) -> None:
@@ -310,16 +310,16 @@ def test_a_store_that_restarts_during_a_run_loses_no_job(stub: Site, caplog: pyt
     with contextlib.ExitStack() as stack:
         with stub.working():
             with redis_server(port=port):
-                for n in range(20):
+                for n in range(12):
                     job.send(n)
-                stub.until_ran(3)
+                stub.until_ran(2)
             wait_until(lambda: "gave no usable answer" in caplog.text, description="the outage is logged")
             ran = len(stub.ran)
-            assert ran < 20
+            assert ran < 12
             stack.enter_context(redis_server(port=port))
-            stub.until_ran(20)
+            stub.until_ran(12)
         limiter.close()
-    assert sorted(stub.ran) == list(range(20))
+    assert sorted(stub.ran) == list(range(12))
 
 
 def test_an_outage_of_the_store_does_not_count_as_a_deferral(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
