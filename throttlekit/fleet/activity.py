@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import throttlekit_lua
 from throttlekit._core.answer import Answer, Waited
@@ -32,8 +32,9 @@ from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.history import Moment, report_history
 from throttlekit.fleet.shares import report_shares
 from throttlekit.fleet.tenants import TenantCounts, report_tenants
+from throttlekit.stores.base import SupportsCommands
 
-__all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "SharedCommands", "reported_id", "reported_rate"]
+__all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "reported_id", "reported_rate"]
 
 _STEPS = 5
 JOBS_KNOWN = fleet_name("jobs:known")
@@ -56,17 +57,7 @@ _DEFINED_EVERY = 60.0
 _LONGEST_JOB_ID = 200
 
 
-def _script() -> str:
-    return throttlekit_lua.script("fleet_report")
-
-
-_REPORT = _script()
-
-
-class SharedCommands(Protocol):
-    """A store that the whole fleet shares; see `throttlekit.stores.base.SupportsCommands`."""
-
-    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
+_REPORT = throttlekit_lua.script("fleet_report")
 
 
 @dataclass(slots=True, eq=False)
@@ -224,7 +215,7 @@ class Activity:
         store: The store that receives the reports.
     """
 
-    def __init__(self, store: SharedCommands) -> None:
+    def __init__(self, store: SupportsCommands) -> None:
         self._store = store
         self._here = _ProcessState()
         renew_lock_after_fork(self, "_here", _ProcessState)

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 from throttlekit._core.algorithms.concurrency import Concurrency
@@ -31,7 +31,6 @@ from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
 from throttlekit.fleet.slots import MOST_HOLDERS
 from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, look_at
 from throttlekit.fleet.tenants import TENANTS
-from throttlekit.stores.base import Store
 
 __all__ = [
     "Holder",
@@ -205,7 +204,7 @@ def first_waiting(store: FleetStore, key: Key) -> tuple[tuple[str, Entry], ...]:
         StoreUnavailable: The store did not answer.
     """
     claim = StoreClaim(key.bucket, key.limit.bind(0, time.time_ns() // 1000))
-    ids = tuple(id for _, id in cast(Store, store).list_waiting(claim, _FIRST_WAITING).first)
+    ids = tuple(id for _, id in store.list_waiting(claim, _FIRST_WAITING).first)
     if not ids:
         return ()
     (texts,) = store.commands([entries_question(key.bucket, ids)])

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from throttlekit._core.storage_keys import parts_of, wait_names
-from throttlekit.fleet.activity import KEYS, REASON_CODES, SharedCommands
+from throttlekit.fleet.activity import KEYS, REASON_CODES
 from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.replies import pairs, text_of
+from throttlekit.stores.base import SupportsCommands
 
 __all__ = [
     "READ_STEPS",
@@ -99,7 +100,7 @@ class Step:
     arrived: int = 0
 
 
-def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[str, tuple[Step, ...]]:
+def recent_steps(store: SupportsCommands, ids: Sequence[str], now: float) -> dict[str, tuple[Step, ...]]:
     """
     Return the steps of the last 60 to 80 seconds for each of *ids*, which are limits or keys, the oldest first.
 
@@ -113,7 +114,7 @@ def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[
 
 
 def _steps_and(
-    store: SharedCommands, ids: Sequence[str], now: float, others: Sequence[Sequence[str | int]]
+    store: SupportsCommands, ids: Sequence[str], now: float, others: Sequence[Sequence[str | int]]
 ) -> tuple[dict[str, tuple[Step, ...]], list[Any]]:
     """Like `recent_steps`, with the replies to *others* in the same round trip."""
     pages = [ids[at : at + _IDS_AT_ONCE] for at in range(0, len(ids), _IDS_AT_ONCE)]
@@ -154,7 +155,7 @@ def minute_of(steps: Sequence[Step], now: float) -> Minute:
     )
 
 
-def minutes_of_keys(store: SharedCommands, buckets: Sequence[str], now: float) -> dict[str, Minute]:
+def minutes_of_keys(store: SupportsCommands, buckets: Sequence[str], now: float) -> dict[str, Minute]:
     """
     Return the last minute of each key, without `Minute.allowed`. A process reports only its 100 most pressing keys each
     time. Denials whose reason the store no longer keeps, because there are too many keys, have the reason "any".
@@ -181,7 +182,7 @@ def minutes_of_keys(store: SharedCommands, buckets: Sequence[str], now: float) -
     return found
 
 
-def pressing_names(store: SharedCommands, order: str, depth: int, now: float, name: str = "") -> list[str]:
+def pressing_names(store: SupportsCommands, order: str, depth: int, now: float, name: str = "") -> list[str]:
     """
     Return the most pressing keys, by bucket.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from throttlekit._core.storage_keys import fleet_name
-from throttlekit.fleet.activity import SharedCommands
+from throttlekit.stores.base import SupportsCommands
 
 __all__ = ["TIME", "pairs", "seconds_of", "text_of", "time_of"]
 
@@ -31,7 +31,7 @@ def text_of(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-def time_of(store: SharedCommands) -> float:
+def time_of(store: SupportsCommands) -> float:
     """
     Return the store's clock, in seconds since 1970.
 

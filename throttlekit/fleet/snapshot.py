@@ -37,7 +37,7 @@ from throttlekit.fleet.list_now import (
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.fleet.slots import slot_questions, slots_from
-from throttlekit.stores.base import Request, SupportsBatch
+from throttlekit.stores.base import Request, Store, SupportsBatch, SupportsCommands
 
 __all__ = [
     "ORDERS",
@@ -62,14 +62,8 @@ _PROCESS_ALIVE_S = 15
 _LIMIT_REPORTED_S = 3_600
 
 
-class FleetStore(Protocol):
+class FleetStore(Store, SupportsCommands, Protocol):
     """A store that the whole fleet shares."""
-
-    def decide(
-        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
-    ) -> Answer: ...
-
-    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)

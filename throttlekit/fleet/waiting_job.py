@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from throttlekit._core.claim import StoreClaim
@@ -25,7 +25,7 @@ from throttlekit.fleet.list_now import Entry, entries_question, entry_from, list
 from throttlekit.fleet.replies import pairs, text_of, time_of
 from throttlekit.fleet.rules import Rule
 from throttlekit.fleet.snapshot import FleetStore, Key, Known, known_of, look_at, rules_of
-from throttlekit.stores.base import Store, SupportsScan
+from throttlekit.stores.base import SupportsScan
 
 __all__ = ["MAX_NAMES", "Found", "Place", "Waiting", "look_up"]
 
@@ -224,7 +224,7 @@ def _with_position(
     """Return the job with its position, or the reported *job* if it has left the list in the meantime."""
     cost = max(1, min(entry.cost, key.limit.most))
     claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
-    where = cast(Store, store).where([claim], job_id)
+    where = store.where([claim], job_id)
     if where is None:
         return job
     reported = job if job is not None and job.bucket == key.bucket and job.reason != "allowed" else None
