@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Requester, Waited
-from throttlekit._core.decision import Decision
+from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Attempt, Claim, Decider, decision_from
 from throttlekit._engine.pipeline import Pipeline
-from throttlekit.errors import CostExceedsLimit
+from throttlekit.errors import CostExceedsLimit, StoreUnavailable
 from throttlekit.fleet.fleet import Fleet
 from throttlekit.fleet.overrides import Paused
 from throttlekit.fleet.rules import Rule
-from throttlekit.fleet.shadow import shadow
 from throttlekit.stores.base import Request
 
 __all__ = ["OverrideLayer"]
@@ -49,18 +50,14 @@ class OverrideLayer:
             found = self._below.acquire(call.on(overridden.limits)) if overridden.limits else None
         except CostExceedsLimit as error:
             return self._hold_back(call, overrides.too_dear(error, call))
-        if found is not None and not found.allowed:
+        if found is not None and not (found.allowed and shadowed):
             return found
-
-        def of_one(claim: Claim) -> Decision:
-            if claim.limit.name in too_dear:
-                return overrides.deny_during_pause(claim, too_dear[claim.limit.name], NOT_WAITED)
-            return self._decide_alone(call, claim)
-
-        decision = shadow(shadowed, found, of_one, lambda denial: self._emit_denial(call, denial))
+        decisions = [] if found is None else [found]
+        decisions += [self._decide_in_shadow(call, each, too_dear.get(each.limit.name)) for each in shadowed]
         if call.peek:
-            return replace(decision, charged=())
-        if call.waits is not None and decision.allowed:  # the job may have waited for a limit now in shadow mode
+            return replace(decisions[0], charged=())
+        decision = replace(decisions[0], charged=tuple(each for one in decisions for each in one.charged))
+        if call.waits is not None:  # the job may have waited for a limit now in shadow mode
             call.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
         if found is None:
             self._pipeline.events.emit_decided_locally(decision, call.limits, call.job)
@@ -90,6 +87,33 @@ class OverrideLayer:
                     answers[number] = self._hold_back(calls[number], overrides.too_dear(answer, calls[number]))
         return [answers[number] for number in range(len(calls))]
 
+    def _decide_in_shadow(self, call: Call, claim: Claim, too_dear: Rule | None) -> Decision:
+        """
+        Return a grant for the limit of *claim*, which is in shadow mode: it decides and counts, but denies no job. A
+        denial that it would have caused is an event. While the store is unavailable, the grant charges nothing.
+
+        Args:
+            too_dear: The rule whose rate can never admit the cost, or None.
+        """
+        if too_dear is not None:
+            one = self._fleet.overrides.deny_during_pause(claim, too_dear, NOT_WAITED)
+        else:
+            try:
+                one = self._decide_alone(call, claim)
+            except StoreUnavailable:
+                one = Decision(
+                    allowed=True, limit=claim.limit, key=claim.key, cost=claim.cost, remaining=0, retry_after=0.0,
+                    delay=0.0, reset_after=0.0, reason="store unavailable",
+                )  # fmt: skip
+        if not one.allowed:
+            if not call.peek:
+                self._pipeline.events.emit_shadow_denied(one, call.job)
+            one = replace(one, allowed=True, retry_after=0.0, delay=0.0, reason="allowed")
+        if one.charged or isinstance(claim.limit, Concurrency):  # slots cannot be settled
+            return one
+        nothing = Charged(claim.limit, "", claim.cost, time.time_ns() // 1000, callable(claim.limit.cost))
+        return replace(one, charged=(nothing,))  # so that `settle` finds the limit
+
     def _decide_alone(self, call: Call, claim: Claim) -> Decision:
         """Decide one limit in shadow mode, for a caller that keeps no position."""
         caller = Caller.PEEK if call.peek else Caller.WITHOUT_JOB
@@ -99,10 +123,6 @@ class OverrideLayer:
         if not call.peek:
             self._fleet.count(decision, [claim], answer, NOT_WAITED, None)
         return decision
-
-    def _emit_denial(self, call: Call, denial: Decision) -> None:
-        if not call.peek:
-            self._pipeline.events.emit_shadow_denied(denial, call.job)
 
     def _shadow_claims(self, call: Call, limits: Sequence[Limit]) -> tuple[list[Claim], dict[str, Rule]]:
         """
