@@ -3,7 +3,7 @@ Every Lua script of throttlekit.
 
 `read` builds a script of a store from the common part, one file for each algorithm that the script needs, and one file
 for the verb. The script of the verb `decide` also contains two fast paths, `one_record` and `at_once`: they handle most
-grants. A script of the fleet or of an adapter is one file (`script`).
+grants. A script of the fleet or of an adapter is one file, or two for histories (`script`).
 """
 
 from functools import cache
@@ -61,8 +61,9 @@ _PARTS = {
 
 
 def script(name: str) -> str:
-    """Return the text of the script *name*, which is one file. Call it at import: see `_PARTS`."""
-    return (files(__name__) / f"{name}.lua").read_text("utf-8")
+    """Return the text of the script *name* of the fleet or of an adapter. Call it at import: see `_PARTS`."""
+    names = ("fleet_room", name) if name in ("fleet_history", "fleet_shares") else (name,)
+    return "\n".join((files(__name__) / f"{part}.lua").read_text("utf-8") for part in names)
 
 
 @cache

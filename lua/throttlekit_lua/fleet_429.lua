@@ -25,7 +25,7 @@ end
 for _, each in ipairs(cjson.decode(ARGV[1])) do
   local id = whole(step) .. ' ' .. each[1]
   if fields < MOST or redis.call('HEXISTS', KEYS[1], id) == 1 then
-    redis.call('HINCRBY', KEYS[1], whole(step) .. ' ' .. each[1], whole(each[2]))
+    redis.call('HINCRBY', KEYS[1], id, whole(each[2]))
     fields = fields + 1
   end
 end

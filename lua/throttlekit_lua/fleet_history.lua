@@ -1,5 +1,6 @@
 --[[
   Add counts to the history of limits: a process reports decisions, a reader reports waiting jobs. Decides nothing.
+  Runs after fleet_room.lua.
 
   KEYS[1]    sorted set: each limit that has a history, by the minute in which it was last written, in seconds
   KEYS[2]    string of records: the minutes and hours in which any process reported
@@ -21,17 +22,13 @@
   Returns  nothing
 
   Writes   KEYS[2] and KEYS[i+2], which expire 30 days after the last write, and KEYS[1], which has the names of at most
-           200 of these keys. A 201st limit replaces the one with the oldest report, if that is more than an hour old;
-           otherwise the new limit gets no history
+           200 of these keys
 ]]
-local MINUTES, HOURS, BYTES, KEPT, MOST, SILENT = 1440, 720, 32, 2592000, 200, 3600
+local MINUTES, HOURS, BYTES, MOST = 1440, 720, 32, 200
 local WIDTHS = {'u16', 'u40', 'u28', 'u28', 'u28', 'u24', 'u8', 'u36', 'u24', 'u24'}
 local STARTS, LAP, RATE, WAIT, WAITING = {0, 16, 56, 84, 112, 140, 164, 172, 208, 232}, 1, 8, 9, 10
 local CHANGED = 68719476735
 local spread = table.unpack or unpack
-local function whole(x) return string.format('%.0f', x) end
-
-local now = tonumber(redis.call('TIME')[1])
 
 -- Returns the rate of a record, or CHANGED if it had different rates.
 local function rate_of(known, new)
@@ -82,25 +79,12 @@ local function add(key, counts)
   if #write > 2 then redis.call('BITFIELD', key, spread(write)) end
 end
 
--- Returns whether the limit has a history, or can get one.
-local function has_room(key)
-  local written = tonumber(redis.call('ZSCORE', KEYS[1], key) or nil)
-  if not written and redis.call('ZCARD', KEYS[1]) >= MOST then
-    local known = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
-    if tonumber(known[2]) > now - SILENT then return false end
-    redis.call('ZREM', KEYS[1], known[1])
-    redis.call('UNLINK', known[1])
-  end
-  if not written or written < now - 60 then redis.call('ZADD', KEYS[1], whole(now), key) end
-  return true
-end
-
 if ARGV[2] == '1' then
   add(KEYS[2], {0, 0, 0, 0, 0, 0, 0, 0, 0})
   redis.call('EXPIRE', KEYS[2], whole(KEPT))
 end
 for i, each in ipairs(cjson.decode(ARGV[1])) do
-  if has_room(KEYS[i + 2]) then
+  if has_room(KEYS[i + 2], MOST) then
     add(KEYS[i + 2], each)
     redis.call('EXPIRE', KEYS[i + 2], whole(KEPT))
   end

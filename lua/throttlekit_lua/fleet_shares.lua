@@ -1,5 +1,6 @@
 --[[
-  Record the units that each tenant of a limit got from the grants of one process. Decides nothing.
+  Record the units that each tenant of a limit got from the grants of one process. Decides nothing. Runs after
+  fleet_room.lua.
 
   KEYS[1]    sorted set: each limit that has such a history, by the minute in which it was last written, in seconds
   KEYS[i+1]  hash: the history of limit i
@@ -22,14 +23,11 @@
   Returns  nothing
 
   Writes   KEYS[i+1], which expire 30 days after the last write, and KEYS[1], which has the names of at most 50 of these
-           keys. A 51st limit replaces the one with the oldest report, if that is more than an hour old; otherwise the
-           new limit gets no such history
+           keys
 ]]
 local MINUTES, LONGER, RUNNING, NAMED = {60, 61}, {{600, 145}, {14400, 181}}, 32, 8
-local KEPT, MOST, SILENT = 2592000, 50, 3600
-local function whole(x) return string.format('%.0f', x) end
+local MOST = 50
 
-local now = tonumber(redis.call('TIME')[1])
 local minute = math.floor(now / 60)
 
 -- Returns the units of the others, and the tenants, each {units, debt, name, position, text}, from the record of span
@@ -102,22 +100,9 @@ local function finish(key, number)
   for _, ring in ipairs(LONGER) do add_to(key, ring, math.floor(number * 60 / ring[1]), others, added) end
 end
 
--- Returns whether the limit has such a history, or can get one.
-local function has_room(key)
-  local written_at = tonumber(redis.call('ZSCORE', KEYS[1], key) or nil)
-  if not written_at and redis.call('ZCARD', KEYS[1]) >= MOST then
-    local known = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
-    if tonumber(known[2]) > now - SILENT then return false end
-    redis.call('ZREM', KEYS[1], known[1])
-    redis.call('UNLINK', known[1])
-  end
-  if not written_at or written_at < now - 60 then redis.call('ZADD', KEYS[1], whole(now), key) end
-  return true
-end
-
 for i, each in ipairs(cjson.decode(ARGV[1])) do
   local key = KEYS[i + 1]
-  if has_room(key) then
+  if has_room(key, MOST) then
     local last = tonumber(redis.call('HGET', key, 'last') or nil)
     if last ~= minute then
       if last then finish(key, last) else redis.call('HSET', key, 'begun', whole(minute)) end

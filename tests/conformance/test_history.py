@@ -30,8 +30,8 @@ ID = limit_id(LONG.name, LONG.fingerprint)
 def _add(store: RedisStore, now: float, *, by_reader: bool = False, most: int = 200, **added: Moment) -> None:
     """Add to the history at a virtual time of the store."""
     ((verb, script, *rest),) = report_history(added, by_reader=by_reader)
-    assert "MOST, SILENT = 1440, 720, 32, 2592000, 200, 3600\n" in str(script)
-    script = str(script).replace("redis.call('TIME')[1]", "ARGV[3]").replace("2592000, 200,", f"2592000, {most},")
+    assert "BYTES, MOST = 1440, 720, 32, 200\n" in str(script)
+    script = str(script).replace("redis.call('TIME')[1]", "ARGV[3]").replace("32, 200\n", f"32, {most}\n")
     store.commands([(verb, script, *rest, round(now))])
 
 

@@ -35,7 +35,7 @@ def _add(store: RedisStore, now: float, *, most: int = 50, **added: Taken) -> No
     for commands, args in ((report_history(moments), 3), (report_shares(added), 2)):
         for verb, script, *rest in commands:
             at_now = str(script).replace("redis.call('TIME')[1]", f"ARGV[{args}]")
-            at_now = at_now.replace("KEPT, MOST, SILENT = 2592000, 50,", f"KEPT, MOST, SILENT = 2592000, {most},")
+            at_now = at_now.replace("MOST = 50\n", f"MOST = {most}\n")
             store.commands([(verb, at_now, *rest, round(now))])
 
 

@@ -28,6 +28,7 @@ PARTS = (
     "claims",
     "clock",
     "common",
+    "fleet_room",
     "one_record",
     "ring",
     "slow_events",
@@ -63,7 +64,7 @@ class Slowest:
                     self._names[_sha(throttlekit_lua.read(verb, frozenset(some_codes)))] = verb
 
     def script(self, name: str, keys: list[str], args: list[Any]) -> object:
-        """Run the script *name*, which is one file."""
+        """Run the script *name* of the fleet or of an adapter."""
         text = throttlekit_lua.script(name)
         sha = self.client.script_load(text)
         self._names[sha.encode()] = name
