@@ -105,6 +105,7 @@ class Counts:
         self.tenants = TenantCounts()
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, tuple[str, str, int, int, int, int]] = {}
+        """The last decision on each job: bucket, reason, first denial, denials, estimated turn, and now, in µs."""
         self._partner_429s: dict[str, int] = {}
 
     def record_decision(
@@ -171,18 +172,13 @@ class Counts:
             if limit.scope != "process" and (id in self._partner_429s or len(self._partner_429s) < _MOST_REPORTED):
                 self._partner_429s[id] = self._partner_429s.get(id, 0) + 1
 
-    def take_429s(self) -> list[tuple[str, int]]:
-        """Return the 429s since the last report, by limit, and reset them."""
-        with self._lock:
-            partner_429s, self._partner_429s = self._partner_429s, {}
-        return list(partner_429s.items())
-
-    def take(self) -> tuple[list[_Seen], list[list[str]]]:
-        """Return the counts and the reports on jobs, and reset both."""
+    def take(self) -> tuple[list[_Seen], list[list[str]], dict[str, int]]:
+        """Return the counts, the reports on jobs, and the 429s by limit, and reset them."""
         with self._lock:
             seen, self._seen = self._seen, {}
             jobs, self._jobs = self._jobs, {}
-        return list(seen.values()), [[reported_id(job_id), _job_report(*known)] for job_id, known in jobs.items()]
+            partner_429s, self._partner_429s = self._partner_429s, {}
+        return list(seen.values()), [[reported_id(id), _json(report)] for id, report in jobs.items()], partner_429s
 
     def _seen_of(self, bucket: str, limit: Limit) -> _Seen:
         if len(self._seen) >= _MOST_KEPT:
@@ -234,8 +230,7 @@ class Activity:
         """
         here, now = self._here, time.monotonic()
         here.began = here.began or now
-        seen, jobs = here.counts.take()
-        partner_429s = here.counts.take_429s()
+        seen, jobs, partner_429s = here.counts.take()
         # A process that ends at once, like a work-horse, is not listed, because it is gone when a user looks.
         lives = now - here.began > _SHORT_LIFE
         if not (seen or partner_429s or here.to_define) and not (lives and now - here.alive_at > _ALIVE_EVERY):
@@ -252,8 +247,8 @@ class Activity:
         began = time.perf_counter()
         tenants, taken = here.counts.tenants.take()
         beside = [report_tenants(tenants), *report_shares(taken)] if tenants else []
-        beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(partner_429s))] if partner_429s else []
-        beside += report_history(_moments(sums, dict(partner_429s)))
+        beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json([*partner_429s.items()]))] if partner_429s else []
+        beside += report_history(_moments(sums, partner_429s))
         self._store.commands([*beside, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
         if here.to_define is definitions:  # otherwise another thread reports definitions too
             here.to_define = {}
@@ -340,11 +335,6 @@ def _moments(sums: Mapping[str, _Seen], partner_429s: Mapping[str, int]) -> dict
 def reported_rate(limit: Limit) -> int:
     """Return the rate in thousandths of a unit per minute; 0 for a concurrency limit, which has no rate."""
     return round(limit.amount * 60_000_000_000 / limit.period_us) if limit.period_us else 0
-
-
-def _job_report(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
-    """Return the report on a job."""
-    return _json((bucket, reason, since_us, deferrals, due_us, now_us))
 
 
 def reported_id(job_id: str) -> str:
