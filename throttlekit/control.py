@@ -28,11 +28,10 @@ from throttlekit.fleet.rules import (
     What,
     as_text,
     check_rate,
-    data_of,
     field_of,
+    parse_rule,
     plain,
     round_factor,
-    rule_of,
 )  # fmt: skip
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
@@ -271,7 +270,7 @@ class Control:
             StoreUnavailable: The store did not answer.
         """
         now_us, found = self._stored_rules()
-        rules = [rule for _, rule in found if rule is not None and not rule.over(now_us)]
+        rules = [rule for rule in found.values() if rule is not None and not rule.over(now_us)]
         return tuple(sorted(rules, key=lambda rule: (rule.name, rule.what, rule.part or "")))
 
     def names(self) -> Sequence[str]:
@@ -316,11 +315,11 @@ class Control:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _stored_rules(self) -> tuple[int, list[tuple[str, Rule | None]]]:
+    def _stored_rules(self) -> tuple[int, dict[str, Rule | None]]:
+        """Return the store's clock in µs, and the stored rules by their fields; None for one of another release."""
         now_us, kept = read_rules(self._store)
-        pairs = zip(kept[::2], kept[1::2], strict=True)
-        found = [(field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs]
-        return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
+        rules = {field.decode("utf-8", "replace"): parse_rule(field, value) for field, value in kept}
+        return now_us, {field: rule and rule.at(now_us) for field, rule in rules.items()}
 
     def _delete_state(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
         name, part, waitlists_only = _name(limit), None if key is None else key_text(key), verb == "clear-waitlist"
@@ -341,23 +340,24 @@ class Control:
         now_us, found = self._stored_rules()
         rule = replace(rule, since_us=now_us, until_us=now_us + duration_us if duration_us else 0, by=self._by)
         field = field_of(rule.what, rule.name, rule.part)
-        others = sum(1 for kept, old in found if kept != field and not (old is not None and old.over(now_us)))
+        before = found.pop(field, None)
+        ended = [kept for kept, old in found.items() if old is not None and old.over(now_us)]
+        others = len(found) - len(ended)
         if others >= MOST_RULES:
             raise ConfigurationError(
                 f"{others} rules are in force already, and every process reads them all once a second: end some first. "
                 "`throttlekit rules` lists them. To pause many keys at once, pause the limit"
             )
-        before = next((old for kept, old in found if kept == field and old is not None and not old.over(now_us)), None)
         change = Change(
-            at=now_us / 1_000_000, by=self._by, verb=verb, name=rule.name, part=rule.part, before=before, after=rule
+            at=now_us / 1_000_000, by=self._by, verb=verb, name=rule.name, part=rule.part,
+            before=None if before is None or before.over(now_us) else before, after=rule,
         )  # fmt: skip
-        over = [kept for kept, old in found if old is not None and old.over(now_us) and kept != field]
         self._store.commands(
             [
                 *history_commands(change),
                 ("HSET", RULES, field, as_text(plain(rule))),
                 ("PEXPIRE", RULES, KEPT_MS),
-                *([("HDEL", RULES, *over)] if over else []),
+                *([("HDEL", RULES, *ended)] if ended else []),
             ]
         )
         return (change,)
@@ -366,7 +366,7 @@ class Control:
         now_us, found = self._stored_rules()
         ended = [
             rule
-            for _, rule in found
+            for rule in found.values()
             if rule is not None
             and (rule.what, rule.name) == (what, name)
             and part in (None, rule.part)

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
-from throttlekit.fleet.rules import RULES, Rule, Rules, as_text, data_of, plain, rule_of, rules_of
+from throttlekit.fleet.replies import pairs
+from throttlekit.fleet.rules import RULES, Rule, Rules, as_text, parse_rule, plain, rules_of
 from throttlekit.stores.access import StoreAccess
+from throttlekit.stores.base import SupportsCommands
 
 __all__ = ["KEPT_MS", "RuleFollower", "read_rules"]
 
@@ -27,15 +29,15 @@ _KEEP_EVERY = 3600.0
 _FAILURES_BEFORE_LOG = 2
 
 
-def read_rules(store: StoreAccess) -> tuple[int, list[bytes]]:
+def read_rules(store: SupportsCommands) -> tuple[int, list[tuple[bytes, bytes]]]:
     """
-    Return the time of the store's clock, in µs, and the stored rules as a flat list: field, value, field, value, ….
+    Return the time of the store's clock, in µs, and the stored rules, as fields and values.
 
     Raises:
         StoreUnavailable: The store did not answer.
     """
     ((seconds, micros), kept) = store.commands([("EVAL", _READ, 1, RULES)])[0]
-    return int(seconds) * 1_000_000 + int(micros), kept
+    return int(seconds) * 1_000_000 + int(micros), pairs(kept)
 
 
 class RuleFollower:
@@ -52,7 +54,7 @@ class RuleFollower:
         self._clock = clock
         self._lock = threading.Lock()  # one read at a time, so that an older reply does not replace a newer one
         renew_lock_after_fork(self, "_lock")
-        self._kept: list[bytes] = []
+        self._kept: list[tuple[bytes, bytes]] = []
         self._known: list[Rule] = []
         self._ahead_us = 0
         self._kept_at = clock()
@@ -105,9 +107,8 @@ class RuleFollower:
             if any(rule.over(now_us) for rule in self._known):
                 self._take([rule for rule in self._known if not rule.over(now_us)])
 
-    def _read(self, kept: list[bytes]) -> None:
-        pairs = zip(kept[::2], kept[1::2], strict=True)
-        found = [rule_of(data_of(field), data_of(value)) for field, value in pairs]
+    def _read(self, kept: list[tuple[bytes, bytes]]) -> None:
+        found = [parse_rule(*each) for each in kept]
         if None in found and self._foreign_log.due():
             _log.warning(
                 "This process ignores %d of the fleet's rules, which another release wrote: is a newer one running?",
@@ -123,8 +124,8 @@ class RuleFollower:
         """
         self._take([rule.at(now_us) for rule in self._known])
         commands: list[tuple[str | int, ...]] = []
-        for field, value in zip(self._kept[::2], self._kept[1::2], strict=True):
-            rule = rule_of(data_of(field), data_of(value))
+        for field, value in self._kept:
+            rule = parse_rule(field, value)
             if rule is not None and rule.since_us > now_us:
                 dated = as_text(plain(rule.at(now_us)))
                 commands.append(("EVAL", _REPLACE, 1, RULES, field.decode(), value.decode(), dated))

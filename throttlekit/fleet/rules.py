@@ -26,6 +26,7 @@ __all__ = [
     "data_of",
     "field_of",
     "is_factor",
+    "parse_rule",
     "plain",
     "round_factor",
     "rule_of",
@@ -160,6 +161,11 @@ def rule_of(field: Any, data: Any) -> Rule | None:
         what=what, name=name, part=part, since_us=since_us, until_us=until_us, by=by, rate=rate, burst=burst,
         weight=weight, factor=factor,
     )  # fmt: skip
+
+
+def parse_rule(field: bytes | str, value: bytes | str) -> Rule | None:
+    """Parse a rule that is stored as *value* in *field* of the hash `RULES`. See `rule_of`."""
+    return rule_of(data_of(field), data_of(value))
 
 
 def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:

@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Caller, Requester
@@ -35,7 +35,8 @@ from throttlekit.fleet.list_now import (
     list_questions,
 )
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of
-from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
+from throttlekit.fleet.rule_follower import read_rules
+from throttlekit.fleet.rules import RULES, Rule, parse_rule
 from throttlekit.fleet.slots import slot_questions, slots_from
 from throttlekit.stores.base import Request, Store, SupportsBatch, SupportsCommands
 
@@ -197,7 +198,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     keys = tuple(_read_keys(store, [each for each in found if each is not None]))
     alive = [_process(text_of(each)) for each, alive_s in pairs(processes) if float(alive_s) >= now - _PROCESS_ALIVE_S]
     living = {each.name: each for each in alive}  # one entry for a process with several limiters
-    rules = tuple(rule for rule in _rules(ruled) if not rule.over(round(now * 1_000_000)))
+    rules = _rules_in_force(pairs(ruled), round(now * 1_000_000))
     took, by_limit = time.perf_counter() - began, counts_429(pairs(partner_429s), now)
     return Fleet(now, tuple(living.values()), tuple(limits.values()), keys, rules, took, by_limit, steps)
 
@@ -215,9 +216,9 @@ def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     Raises:
         StoreUnavailable: The store did not answer.
     """
-    clock, kept = store.commands([TIME, ("HGETALL", RULES)])
-    now, rules = seconds_of(clock), _rules(kept)
-    return now, tuple(rule for rule in rules if rule.is_for(limit.name) and not rule.over(round(now * 1_000_000)))
+    now_us, kept = read_rules(store)
+    rules = _rules_in_force(kept, now_us)
+    return now_us / 1e6, tuple(rule for rule in rules if rule.is_for(limit.name))
 
 
 def known_of(named: bytes, text: bytes) -> Known | None:
@@ -237,8 +238,8 @@ def known_of(named: bytes, text: bytes) -> Known | None:
     return known if limit_id(limit.name, limit.fingerprint) == name else None
 
 
-def _rules(kept: Any) -> list[Rule]:
-    return [rule for field, value in pairs(kept) if (rule := rule_of(data_of(field), data_of(value))) is not None]
+def _rules_in_force(kept: Sequence[tuple[bytes, bytes]], now_us: int) -> tuple[Rule, ...]:
+    return tuple(rule for each in kept if (rule := parse_rule(*each)) is not None and not rule.over(now_us))
 
 
 def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None:
