@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -63,18 +63,18 @@ class Waiting:
 
     Attributes:
         bucket: The bucket of the limit that denied it; "" once it was granted.
-        reason: The reason of its last decision.
+        reason: The reason of its last decision; "" if neither a report nor its limit shows it.
         since, due, decided: The times of its first denial, of its estimated turn (0 if not known), and of its last
             decision (0 if not reported), in seconds of the store's clock.
         place: Its position on the waitlist of its key; None if it has none.
     """
 
     bucket: str
-    reason: str
-    since: float
-    deferrals: int
-    due: float
-    decided: float
+    reason: str = ""
+    since: float = 0.0
+    deferrals: int = 0
+    due: float = 0.0
+    decided: float = 0.0
     place: Place | None = None
 
     @property
@@ -127,14 +127,30 @@ def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Fo
     entry = search.find(job, known) if is_encodable(job_id) else None
     if entry is None:
         return Found(time_of(store), job, None, (), search.searched_all)
+    (free,) = store.commands([owner_question(search.bucket, entry.owner)])
+    place = Place(entry.state.value, None, entry.owner, listens(free))
+    reported = job if job is not None and job.bucket == search.bucket else Waiting(search.bucket)
+    waiting = replace(reported, since=entry.since or reported.since, deferrals=entry.denials, place=place)
     key = _key_of(store, known, search.bucket)
     if key is None:
-        return Found(time_of(store), _without_key(store, job, entry, search.bucket))
+        return Found(time_of(store), replace(waiting, due=0.0))
     now, rules = rules_of(store, key.limit)
     (key,) = with_minutes(store, known[key.id], (key,), now)
     rules = tuple(rule for rule in rules if rule.what != "pause" or rule.part is None or quote(rule.part) == key.key)
-    found = _with_position(store, job, entry, key, job_id, now, rules)
-    return Found(now, found, None if found is None or found is job else key, rules)
+    cost = max(1, min(entry.cost, key.limit.most))
+    claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
+    where = store.where([claim], job_id)
+    if where is None:  # the job has left the list in the meantime
+        return Found(now, job, None, rules)
+    is_paused = key.paused is not None or any(rule.what == "pause" for rule in rules)
+    found = replace(
+        waiting,
+        reason=waiting.reason or ("paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"),
+        # A job that keeps its position waits for something else, whose time is not known.
+        due=waiting.due if where.state is State.KEPT else now + where.in_us / 1e6,
+        place=place._replace(state=where.state.value, before=where.position),
+    )
+    return Found(now, found, key, rules)
 
 
 class _Search:
@@ -208,42 +224,3 @@ def _key_of(store: FleetStore, known: Mapping[str, Known], bucket: str) -> Key |
     parts = parts_of(bucket)
     definition = None if parts is None else known.get(parts[0])
     return None if definition is None else next(iter(look_at(store, definition, [bucket])), None)
-
-
-def _without_key(store: FleetStore, job: Waiting | None, entry: Entry, bucket: str) -> Waiting:
-    """Like `_with_position`, but without a position, because the definition of the limit is not known."""
-    place = Place(entry.state.value, None, entry.owner, _listens(store, bucket, entry))
-    reported = job if job is not None and job.bucket == bucket else None
-    decided = 0.0 if reported is None else reported.decided
-    return Waiting(bucket, "" if reported is None else reported.reason, entry.since, entry.denials, 0.0, decided, place)
-
-
-def _with_position(
-    store: FleetStore, job: Waiting | None, entry: Entry, key: Key, job_id: str, now: float, rules: Sequence[Rule]
-) -> Waiting | None:
-    """Return the job with its position, or the reported *job* if it has left the list in the meantime."""
-    cost = max(1, min(entry.cost, key.limit.most))
-    claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
-    where = store.where([claim], job_id)
-    if where is None:
-        return job
-    reported = job if job is not None and job.bucket == key.bucket and job.reason != "allowed" else None
-    is_paused = key.paused is not None or any(rule.what == "pause" for rule in rules)
-    due = now + where.in_us / 1e6
-    if where.state is State.KEPT:  # the job waits for something else, whose time is not known
-        due = 0.0 if reported is None else reported.due
-    derived_reason = "paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"
-    return Waiting(
-        key.bucket,
-        derived_reason if reported is None else reported.reason,
-        entry.since or (0.0 if reported is None else reported.since),
-        entry.denials,
-        due,
-        0.0 if reported is None else reported.decided,
-        Place(where.state.value, where.position, entry.owner, _listens(store, key.bucket, entry)),
-    )
-
-
-def _listens(store: FleetStore, bucket: str, entry: Entry) -> bool:
-    (free,) = store.commands([owner_question(bucket, entry.owner)])
-    return listens(free)
