@@ -28,8 +28,7 @@ from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.last_minute import READ_STEPS, minutes_of_keys, pressing_names, weight_of
 from throttlekit.fleet.list_now import Entry, entries_question, entry_from
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
-from throttlekit.fleet.slots import MOST_HOLDERS
-from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, look_at
+from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, holders_question, look_at
 from throttlekit.fleet.tenants import TENANTS
 
 __all__ = [
@@ -186,7 +185,7 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
     if not isinstance(key.limit, Concurrency):
         return ()
     now_us = round(time_of(store) * 1_000_000)
-    (names,) = store.commands([("ZRANGEBYSCORE", key.bucket, f"({now_us}", "+inf", "LIMIT", 0, MOST_HOLDERS)])
+    (names,) = store.commands([holders_question(key.bucket, now_us)])
     holders = [
         Holder("", None, 1, name[:-1])
         if is_workflow(name)

@@ -14,14 +14,17 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from throttlekit._core.algorithm import Use
+from throttlekit._core.algorithm import Algorithm, Use
+from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.answer import Answer, Caller, Requester
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.latency import Gauge
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import load_in_force
-from throttlekit._core.storage_keys import limit_id, parts_of
+from throttlekit._core.storage_keys import held_since, limit_id, parts_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
@@ -37,7 +40,6 @@ from throttlekit.fleet.list_now import (
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of
 from throttlekit.fleet.rule_follower import read_rules
 from throttlekit.fleet.rules import RULES, Rule, parse_rule
-from throttlekit.fleet.slots import slot_questions, slots_from
 from throttlekit.stores.base import Request, Store, SupportsBatch, SupportsCommands
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "Key",
     "Known",
     "Process",
+    "holders_question",
     "known_of",
     "look",
     "look_at",
@@ -57,6 +60,7 @@ ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
 """The orders in which keys are read, for each order that a user may choose; see `pressing_names`."""
 
 _AT_ONCE = 100
+_MOST_HOLDERS = 200
 _FILTERED_DEPTH = 1_000
 """The number of keys of all limits that are read to find the keys of limits with a given name."""
 _PROCESS_ALIVE_S = 15
@@ -259,22 +263,57 @@ def _read_keys(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
         claims = [StoreClaim(each.bucket, each.limit.bind(0, around_us)) for each in some]
         answer = store.decide(claims, Requester(Caller.PEEK))
         asked_us = answer.asked_us or (answer.now_us,) * len(some)
-        questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
-        answers = iter(store.commands([each for those in questions for each in those]))
+        questions = [
+            each
+            for claim, now_us in zip(claims, asked_us, strict=True)
+            for each in (*_slot_questions(claim, now_us), *list_questions(claim.bucket))
+        ]
+        answers = iter(store.commands(questions))
         lists: list[ListNow] = []
         for key, claim, use, now_us in zip(some, claims, answer.uses, asked_us, strict=True):
-            mark = claim.algorithm.mark
-            slots = slots_from(claim, answers, now_us)
-            lists.append(list_from(answers, now_us, mark))
             used = key.limit.capacity - key.limit.remaining(use or Use(0, now_us), now_us)
-            key = replace(key, used=used)
-            found.append(replace(key, **slots._asdict()) if slots else key)
+            found.append(_with_slots(replace(key, used=used), claim.algorithm, answers, now_us))
+            lists.append(list_from(answers, now_us, claim.algorithm.mark))
         found[at:] = _with_lists(store, found[at:], lists, asked_us)
     return found
 
 
-def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
-    return [*slot_questions(claim, now_us), *list_questions(claim.bucket)]
+def holders_question(bucket: str, now_us: int) -> tuple[str | int, ...]:
+    """Return the command that reads up to 200 holders of slots, those first whose leases end first."""
+    return ("ZRANGEBYSCORE", bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)
+
+
+def _slot_questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
+    """Return the commands whose replies `_with_slots` reads. For a limit without slots there are none."""
+    if not isinstance(claim.algorithm, ConcurrencyAlgorithm):
+        return []
+    adapts = isinstance(claim.algorithm, AdaptiveConcurrencyAlgorithm)
+    names = [":mean", ":granted", *([":slots", ":rounds"] if adapts else [])]
+    return [*(("ZSCORE", claim.bucket, name) for name in names), holders_question(claim.bucket, now_us)]
+
+
+def _with_slots(key: Key, algorithm: Algorithm, answers: Iterator[Any], now_us: int) -> Key:
+    """Add to *key* how many slots there are, and how long they are held, from the next *answers*, if it has slots."""
+    if not isinstance(algorithm, ConcurrencyAlgorithm):
+        return key
+    mean_us, granted_us = _stored_number(next(answers)), _stored_number(next(answers))
+    gauge = None
+    if isinstance(algorithm, AdaptiveConcurrencyAlgorithm):
+        slots, rounds = _stored_number(next(answers)), _stored_number(next(answers))
+        gauge = Gauge(slots, rounds=rounds) if slots else None
+    since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
+    return replace(
+        key,
+        capacity=algorithm.slots(Holders(gauge=gauge)),
+        mean_hold=mean_us / 1e6 if mean_us else None,
+        held=max(0, now_us - granted_us) / 1e6 if granted_us else None,
+        oldest_hold=None if since is None else max(0.0, now_us / 1e6 - since),
+    )
+
+
+def _stored_number(score: Any) -> int:
+    """Return a number that a concurrency limit stores as a negative score; 0 if there is none."""
+    return 0 if score is None else -int(float(score))
 
 
 def _with_lists(
