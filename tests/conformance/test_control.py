@@ -58,24 +58,6 @@ def test_running_processes_apply_new_rules(redis_url: str, control: Control, lim
         )
 
 
-def test_each_rule_takes_effect(control: Control, limiter: Limiter) -> None:
-    """A new rate and shadow mode take effect, and so do their ends."""
-    assert reason(limiter) == "allowed"
-    control.set("api", "1/day", burst=1)
-    limiter.fleet.follow()
-    assert [reason(limiter) for _ in range(2)] == ["allowed", "exhausted"]
-    control.shadow("api")
-    limiter.fleet.follow()
-    assert [reason(limiter) for _ in range(3)] == ["allowed"] * 3
-    control.enforce("api")
-    limiter.fleet.follow()
-    assert reason(limiter) != "allowed"
-    control.unset("api")
-    limiter.fleet.follow()
-    assert limiter.peek(LIMIT).remaining == 0, "no change grants a unit"
-    wait_until(lambda: reason(limiter) == "allowed", description="the bucket fills at its own rate again")
-
-
 def test_a_rate_that_is_set_keeps_waitlist_and_pause(redis_url: str, control: Control, limiter: Limiter) -> None:
     """
     While one process knows the rule and another does not yet, both count in one bucket, with one waitlist, and a pause
@@ -174,31 +156,6 @@ def test_a_pause_is_for_every_key_or_for_one(control: Control, limiter: Limiter)
     assert {one.part, other.part} == {None, "7"}
     limiter.fleet.follow()
     assert reason(limiter, KEYED, account=7) == "allowed"
-
-
-def test_a_pause_with_a_duration_ends_without_resume(control: Control, limiter: Limiter) -> None:
-    """A pause with a duration needs no `resume`, and a job's delay is the time until its end."""
-    (change,) = control.pause("api", duration=3)
-    decision = limiter.acquire(LIMIT, job=Job(id="1"))
-    assert decision.reason == "paused"
-    assert 0 < decision.retry_after <= 3
-    assert change.after is not None
-    assert change.after.until_us - change.after.since_us == 3_000_000
-    wait_until(lambda: reason(limiter) == "allowed", description="the pause is over")
-    wait_until(lambda: control.rules() == (), description="the pause is over by the store's clock too")
-    assert control.resume("api") == ()
-
-
-def test_a_new_number_of_slots_counts_the_holders(control: Control, limiter: Limiter) -> None:
-    """When 3 slots become 2, the next job waits until two of three holders have ended, because they still count."""
-    held = [limiter.acquire(SLOTS, job=Job(id=str(number))) for number in range(3)]
-    control.set(SLOTS, 2)
-    limiter.fleet.follow()
-    limiter.release(held[0])
-    assert not limiter.peek(SLOTS)
-    limiter.release(held[1])
-    assert limiter.peek(SLOTS)
-    limiter.release(held[2])
 
 
 def test_every_change_is_recorded(control: Control, redis_url: str) -> None:
@@ -305,9 +262,12 @@ def test_a_waitlist_is_cleared_by_name(control: Control, limiter: Limiter) -> No
 
 
 def test_ended_rules_are_deleted(control: Control, redis_url: str) -> None:
-    """A rule whose duration is over is not in force, and the next change deletes it."""
-    control.pause("old", duration=0.01)
+    """A rule whose duration is over is not in force, needs no end, and is deleted by the next change."""
+    (change,) = control.pause("old", duration=0.01)
+    assert change.after is not None
+    assert change.after.until_us - change.after.since_us == 10_000
     wait_until(lambda: control.rules() == (), description="the pause is over")
+    assert control.resume("old") == ()
     control.pause("new")
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         assert client.hlen(RULES) == 1

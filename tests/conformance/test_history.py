@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Any
 
-from support.servers.processes import Cluster
 from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import limit_id
 from throttlekit.fleet.history import (
@@ -80,12 +78,13 @@ def test_unknown_minutes_are_not_zero(store: RedisStore) -> None:
     _add(store, BEGIN + 60)
     _add(store, BEGIN + 180, by_reader=True, a=Moment(waiting=6))
     _add(store, BEGIN + 240, other=Moment(units=1))
+    _add(store, BEGIN + 240, by_reader=True, a=Moment(waiting=0))
     assert [each.units for each in _bars(store, BEGIN + 240, id="other")] == [None] * 14 + [1]
     assert [each.units for each in _bars(store, BEGIN + 240, id="none")] == [None] * 15
     bars = _bars(store, BEGIN + 240)
     assert [each.units for each in bars[-5:]] == [3, 0, None, None, 0]
     assert [each.units for each in bars[:-5]] == [None] * 10
-    assert [each.waiting for each in bars[-5:]] == [None, None, None, 6, None]
+    assert [each.waiting for each in bars[-5:]] == [None, None, None, 6, 0]
 
 
 def test_a_step_that_has_ended_never_changes(store: RedisStore) -> None:
@@ -138,20 +137,3 @@ def test_a_history_of_another_format_is_no_error(store: RedisStore, client: Any)
     client.set(HISTORIES[1], b"\xff" * 40, ex=60)
     client.set(history_name("a"), b"\xff" * 40, ex=60)
     assert [each.units for each in _bars(store, BEGIN)] == [None] * 15
-
-
-def test_the_history_on_a_cluster(cluster: Cluster) -> None:
-    """On a cluster, all keys of the history are in one hash slot."""
-    from throttlekit.stores.cluster import RedisClusterStore
-
-    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
-        store.commands(report_history({"a": Moment(units=3), "b": Moment(units=4)}))
-        found = bars_of(store, ["a", "b"], time_of(store), RANGES["1h"])
-        assert [sum(bar.units or 0 for bar in found[id]) for id in ("a", "b")] == [3, 4]
-
-
-def test_the_report_has_the_format_that_the_script_reads() -> None:
-    """The counts of each limit are in the order that the script expects."""
-    ((*_, rows, reported),) = report_history({"a:1": Moment(1, 2, 3, 4, 5, 6, 7, 8), "b:1": Moment(waiting=0)})
-    assert json.loads(str(rows)) == [[1, 2, 3, 4, 5, 6, 7, 8, 0], [0, 0, 0, 0, 0, 0, 0, 0, 1]]
-    assert reported == "1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ from throttlekit.stores.redis import RedisStore
 BEGIN = 120_000 * 14_400
 LONG = TokenBucket("long", "100/minute", burst=7, share=Share("{tenant}"))
 ID = limit_id(LONG.name, LONG.fingerprint)
-
-
-@pytest.fixture
-def store(redis_url: str) -> Iterator[RedisStore]:
-    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
-        yield store
 
 
 def _add(store: RedisStore, now: float, *, most: int = 50, **added: Taken) -> None:
@@ -167,7 +160,7 @@ def test_a_full_history_has_a_bounded_size(store: RedisStore, client: Any, longe
 
 
 def test_the_history_on_a_cluster(cluster: Cluster) -> None:
-    """On a cluster, all keys of the history are in one hash slot."""
+    """On a cluster, all keys of both histories are in one hash slot."""
     from throttlekit.stores.cluster import RedisClusterStore
 
     with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
@@ -175,5 +168,6 @@ def test_the_history_on_a_cluster(cluster: Cluster) -> None:
         store.commands([*report_history({"a": Moment(3), "b": Moment(6)}), *report_shares(both)])
         of = RANGES["1h"]
         bars = bars_of(store, [*both], time_of(store), of)
+        assert [sum(bar.units or 0 for bar in bars[id]) for id in both] == [3, 6]
         found = [next(each for each in shared_steps(store, id, bars[id], of) if each.units) for id in both]
         assert [(each.units, each.others) for each in found] == [({"x": 3}, 0), ({"y": 4}, 2)]

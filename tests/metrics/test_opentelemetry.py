@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Tracer
 
 from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.adapter import decision_from_receipt, receipt, running
@@ -62,6 +63,18 @@ def site() -> Iterator[Site]:
     site = Site()
     yield site
     site.provider.shutdown()
+
+
+@pytest.fixture
+def spans() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracer(spans: InMemorySpanExporter) -> Tracer:
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    return tracers.get_tracer("test")
 
 
 def test_decisions_and_units_are_counted_by_limit(site: Site) -> None:
@@ -138,16 +151,12 @@ def test_holders_pauses_errors_and_lost_leases_are_exported(site: Site) -> None:
     assert found["store.errors{error=TimeoutError,outcome=closed}"] == 1
 
 
-def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
+def test_a_deferral_is_an_event_of_the_current_span(site: Site, spans: InMemorySpanExporter, tracer: Tracer) -> None:
     """A span that is recorded gets an event for the deferral, with the limit and the reason, but never the key."""
-    exporter = InMemorySpanExporter()
-    tracers = TracerProvider()
-    tracers.add_span_processor(SimpleSpanProcessor(exporter))
     for number in range(4):
-        with tracers.get_tracer("test").start_as_current_span("job"):
+        with tracer.start_as_current_span("job"):
             site.limiter.acquire(LIMIT, job=Job(id=str(number), kwargs=JOB.kwargs))
-    tracers.shutdown()
-    admitted, *denied = exporter.get_finished_spans()
+    admitted, *denied = spans.get_finished_spans()
     assert not admitted.events
     events = [event for span in denied for event in span.events]
     assert [event.name for event in events] == ["throttlekit.deferred"] * 3
@@ -159,29 +168,27 @@ def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
         }  # fmt: skip
 
 
-def test_the_span_of_a_job_has_its_waiting_time(site: Site) -> None:
+def test_the_span_of_a_job_has_its_waiting_time(site: Site, spans: InMemorySpanExporter, tracer: Tracer) -> None:
     """The span has the limit and the number of deferrals, but never the key. A job that has not waited adds nothing."""
-    exporter = InMemorySpanExporter()
-    tracers = TracerProvider()
-    tracers.add_span_processor(SimpleSpanProcessor(exporter))
     for job in (JOB, WAITING):
         site.limiter.acquire(LIMIT, job=job)
     site.clock.advance(2.5)
     for name, job in (("waited", WAITING), ("at once", Job(id="2", kwargs={"account": "other"}))):
-        with tracers.get_tracer("test").start_as_current_span(name):
+        with tracer.start_as_current_span(name):
             decision = site.limiter.acquire(LIMIT, job=job)
             assert decision.allowed
             with running(site.limiter, decision, job):
                 pass
-    tracers.shutdown()
-    waited, at_once = exporter.get_finished_spans()
+    waited, at_once = spans.get_finished_spans()
     attributes = dict(waited.attributes or {})
     assert attributes.pop("throttlekit.waited") == pytest.approx(2.5, abs=0.1)
     assert attributes == {"throttlekit.limit": "partner", "throttlekit.deferrals": 1}
     assert not at_once.attributes
 
 
-def test_the_span_of_a_job_names_the_limit_for_which_it_waited(site: Site) -> None:
+def test_the_span_of_a_job_names_the_limit_for_which_it_waited(
+    site: Site, spans: InMemorySpanExporter, tracer: Tracer
+) -> None:
     """
     The span has the limit for which the job waited, with its tier, also in another process: not the first limit, nor
     the one with the fewest units left.
@@ -193,30 +200,22 @@ def test_the_span_of_a_job_names_the_limit_for_which_it_waited(site: Site) -> No
     site.clock.advance(41)
     decision = site.limiter.acquire(day, tiered, job=job)
     assert decision.limit.name == "day"
-    exporter = InMemorySpanExporter()
-    tracers = TracerProvider()
-    tracers.add_span_processor(SimpleSpanProcessor(exporter))
     for each in (decision, decision_from_receipt(receipt(decision))):
-        with tracers.get_tracer("test").start_as_current_span("job"), running(site.limiter, each, job):
+        with tracer.start_as_current_span("job"), running(site.limiter, each, job):
             pass
-    tracers.shutdown()
     expected = {"throttlekit.limit": "plan", "throttlekit.tier": "pro", "throttlekit.deferrals": 1}
-    for span in exporter.get_finished_spans():
+    for span in spans.get_finished_spans():
         attributes = dict(span.attributes or {})
         assert attributes.pop("throttlekit.waited") == pytest.approx(41, abs=0.1)
         assert attributes == expected
 
 
-def test_the_span_of_a_job_has_no_wait_that_is_unknown(site: Site) -> None:
+def test_the_span_of_a_job_has_no_wait_that_is_unknown(site: Site, spans: InMemorySpanExporter, tracer: Tracer) -> None:
     """While the store is unavailable, its clock does not tell for how long the job has waited: no attribute is set."""
     decision = replace(site.limiter.acquire(WIDE, job=JOB), reason="store unavailable", deferrals=1)
-    exporter = InMemorySpanExporter()
-    tracers = TracerProvider()
-    tracers.add_span_processor(SimpleSpanProcessor(exporter))
-    with tracers.get_tracer("test").start_as_current_span("job"), running(site.limiter, decision, JOB):
+    with tracer.start_as_current_span("job"), running(site.limiter, decision, JOB):
         pass
-    tracers.shutdown()
-    assert [dict(span.attributes or {}) for span in exporter.get_finished_spans()] == [{}]
+    assert [dict(span.attributes or {}) for span in spans.get_finished_spans()] == [{}]
 
 
 def test_a_wrong_provider_is_a_configuration_error() -> None:

@@ -56,10 +56,6 @@ class _Fleet(MemoryStore):
         return dict(summed)
 
 
-class _FleetWithLists(_Fleet, MemoryStore):
-    """`_Fleet` with waitlists."""
-
-
 @pytest.fixture
 def fleet() -> _Fleet:
     return _Fleet()
@@ -314,10 +310,8 @@ def test_a_hostile_job_id_does_not_spoil_the_report(fleet: _Fleet, limiter: Limi
     fleet.sent[-1].encode()
 
 
-def test_wait_on_a_waitlist_is_counted_from_the_first_denial() -> None:
+def test_wait_on_a_waitlist_is_counted_from_the_first_denial(fleet: _Fleet, limiter: Limiter) -> None:
     """The first denial is the first deferral, without a wait; the grant has the wait since then."""
-    fleet = _FleetWithLists()
-    limiter = Limiter(fleet)
     waker = held(limiter)
     fast = TokenBucket("fast", "20/s", burst=1)
     for job in ("first", "second"):
