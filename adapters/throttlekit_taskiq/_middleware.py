@@ -45,10 +45,6 @@ _REQUEST: ContextVar[Request | None] = ContextVar("throttlekit_taskiq_asked", de
 class _BodyDeferred(NoResultError):
     """Raised in place of a body's `RateLimited`, so that the run has no result and the message is deferred."""
 
-    def __init__(self, outcome: Deferred) -> None:
-        super().__init__()
-        self.outcome = outcome
-
 
 class Throttle(TaskiqMiddleware):
     """
@@ -214,7 +210,7 @@ def _current_admission() -> Admitted | None:
 
 def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:
     if isinstance(outcome, Deferred):
-        raise _BodyDeferred(outcome) from None
+        raise _BodyDeferred from None
     if isinstance(outcome, Failed):
         _prevent_retry(message, outcome.error)
         raise outcome.error from None

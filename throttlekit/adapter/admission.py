@@ -197,7 +197,7 @@ class Throttling(Generic[_M]):
             Whether the pause is stored; `Failed` after a configuration error.
         """
         try:
-            return pause(self.limiter, error, run.limits, job=run.job, on_429=run.on_429)[1]
+            return pause(self.limiter, error, run.limits, job=run.job, on_429=run.on_429)
         except ConfigurationError as fault:
             return Failed(fault)
         except Exception:
@@ -253,7 +253,7 @@ class Throttling(Generic[_M]):
 
         return AsyncLimiter(self.limiter)
 
-    def _limits_to_request(self, message: _M, waits: Waiting | None = None) -> Outcome:
+    def _limits_to_request(self, message: _M, waits: Waiting | None) -> Outcome:
         """Return a `Run` with the limits to request for *message*, if it has any, or the outcome of an error."""
         job = _UNKNOWN
         try:

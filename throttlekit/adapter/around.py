@@ -87,7 +87,6 @@ class Admitted:
     def __init__(self, throttling: Throttling[Any], outcome: Outcome, follow: Callable[[Outcome], bool]) -> None:
         self._throttling, self._follow = throttling, follow
         self._outcome = [outcome]
-        self._around: Around | None = None
         self.begun = False
 
     def around(self) -> Any:
@@ -106,8 +105,7 @@ class Admitted:
             raise outcome.error
         if not isinstance(outcome, Run):
             return None
-        self._around = Around(self._throttling, outcome, self._follow)
-        return self._around
+        return Around(self._throttling, outcome, self._follow)
 
     def cancel(self) -> Callable[[], None] | None:
         """Return a function that refunds the job, whose body never begins now, or None if nothing was charged."""

@@ -50,7 +50,7 @@ def deny_after_429(
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
     """
-    _, stored = pause(limiter, error, limits, job=job, on_429=on_429)
+    stored = pause(limiter, error, limits, job=job, on_429=on_429)
     release()
     if delivery.waits is not None:
         return wait_again(limiter, limits, error.retry_after, job=job, delivery=delivery, stored=stored)
@@ -68,10 +68,10 @@ def deny_after_429(
 
 def pause(
     limiter: Limiter, error: RateLimited, limits: Sequence[Limit], *, job: Job, on_429: Limit | str | None = None
-) -> tuple[Claim, bool]:
+) -> bool:
     """
-    Pause the limits that *error*, which the body of *job* raised, names or implies. Return the claim on the first of
-    them, and whether the pause is stored. If it is not stored, other processes do not pause.
+    Pause the limits that *error*, which the body of *job* raised, names or implies. Return whether the pause is stored.
+    If it is not, other processes do not pause.
 
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
@@ -83,12 +83,12 @@ def pause(
     try:
         limiter.refuse(meant, round(error.retry_after * 1_000_000), _granted_us(), slots)
     except StoreUnavailable:
-        return meant[0], False
+        return False
     for claim in meant:
         limiter.events.emit_rate_limited(job, claim.limit, error.retry_after, claim.key)
         if limiter.fleet is not None:
             limiter.fleet.count_429(claim.limit)
-    return meant[0], True
+    return True
 
 
 def wait_again(

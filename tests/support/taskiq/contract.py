@@ -39,10 +39,7 @@ def _job(form: str) -> Any:
 
 def declare_all(broker: AsyncBroker, limiter: Any, settings: Settings, form: str) -> None:
     """Add the middleware and every task of the suite."""
-    throttle = Throttle(limiter, **settings.options())
-    broker.add_middlewares(SimpleRetryMiddleware(), _Failures(), throttle)
-    if settings.longest is not None:
-        throttle._options.longest_hold = settings.longest
+    broker.add_middlewares(SimpleRetryMiddleware(), _Failures(), Throttle(limiter, **settings.options()))
     for name, kind in JOBS.items():
         retries = {"retry_on_error": True, "max_retries": kind.retries + 1} if kind.retries else {}
         broker.task(name, **retries, **kind.options())(_job(form))
