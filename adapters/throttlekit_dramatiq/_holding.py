@@ -19,10 +19,12 @@ from dramatiq.message import Message
 
 from throttlekit import Limiter
 from throttlekit.adapter import Waker
-from throttlekit_dramatiq._message_state import DEFERRAL, Deferral
 from throttlekit_dramatiq._windows import Window, window_of
 
-__all__ = ["Holding", "Item"]
+__all__ = ["DEFERRAL", "Deferral", "Holding", "Item"]
+
+DEFERRAL = "_throttlekit_deferral"
+"""The attribute of a denied message that holds its `Deferral`."""
 
 _MOST_HELD = 60_000
 """The maximum number of held messages of one queue, at about 2 KB each."""
@@ -86,6 +88,24 @@ class Item:
             return True
         same = self.thread.consumer is self.consumer
         return same and self.consumer.channel.is_open and self.message._tag in self.consumer.known_tags
+
+
+@dataclass(slots=True)
+class Deferral:
+    """
+    The deferral of a message, which stays unacknowledged in this process, or is replaced by a copy.
+
+    Attributes:
+        item: The held message.
+        copy: The copy to enqueue. None if the message is held.
+        delay_ms: The delay of the copy. None if it has no delay.
+        sent: Whether the copy was enqueued.
+    """
+
+    item: Item
+    copy: Any = None
+    delay_ms: int | None = None
+    sent: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from dramatiq import Broker
 from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNotifications, TimeLimit
 
-from throttlekit_dramatiq._message_state import DEFERRAL
+from throttlekit_dramatiq._holding import DEFERRAL
 
 __all__ = ["age_limit_before", "count_in_prometheus", "drop_skip_warnings", "end_interrupting", "take_position"]
 

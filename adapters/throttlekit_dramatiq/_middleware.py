@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
-from typing import Any, NoReturn
+from functools import partial, wraps
+from typing import Any, NamedTuple, NoReturn
 
 from dramatiq import Actor, Broker
 from dramatiq.middleware import Middleware, MiddlewareError, SkipMessage
@@ -32,22 +33,14 @@ from throttlekit.adapter import (
     checks_spelling,
     end,
 )
-from throttlekit_dramatiq._body import Bodies
 from throttlekit_dramatiq._errors import AnyError, DeferFailed, as_middleware_error
-from throttlekit_dramatiq._holding import Holding, Item
+from throttlekit_dramatiq._holding import DEFERRAL, Deferral, Holding, Item
 from throttlekit_dramatiq._host import (
     age_limit_before,
     count_in_prometheus,
     drop_skip_warnings,
     end_interrupting,
     take_position,
-)
-from throttlekit_dramatiq._message_state import (
-    DEFERRAL,
-    GRANT,
-    Deferral,
-    Grant,
-    take_mark,
 )
 from throttlekit_dramatiq._options import Options
 
@@ -59,6 +52,16 @@ _LEAST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 The bounds of the seconds for which a denied message waits in the delay queue if this process does not hold it. The
 delay is the estimated time until its turn.
 """
+
+_GRANT = "_throttlekit_grant"
+"""The attribute of an admitted message that holds its `_Grant`."""
+
+
+class _Grant(NamedTuple):
+    """An admitted message, and the item to hold if its body raises `RateLimited`."""
+
+    run: Run
+    item: Item
 
 
 class Throttle(Middleware):
@@ -114,7 +117,7 @@ class Throttle(Middleware):
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")
         self._queues: set[str] = set()
         self._holding = Holding(limiter)
-        self._bodies = Bodies(self._rate_limited)
+        self._here = threading.local()  # the message of the next body in this thread, if it has limits
         self._worker: Any = None
 
     @property
@@ -134,9 +137,31 @@ class Throttle(Middleware):
         except Exception as error:
             # Dramatiq would log any other error, and declare the actor without its limits.
             raise as_middleware_error(ConfigurationError(f"actor {actor.actor_name!r}: {error}")) from error
-        self._bodies.watch(actor)
+        self._watch(actor)
         if self._throttling.concerns(options):
             self._queues.add(actor.queue_name)
+
+    def _watch(self, actor: Any) -> None:
+        """
+        Handle a `RateLimited` of an admitted message. A direct call of the actor's function, also in another body,
+        works as before.
+
+        The error is caught directly around the body. `after_process_message` would be too late: by then, the worker has
+        logged the error, and other middleware has counted it, retried the message, or sent callbacks.
+        """
+        function = actor.fn
+
+        @wraps(function)
+        def body(*args: Any, **kwargs: Any) -> Any:
+            message, self._here.message = getattr(self._here, "message", None), None
+            try:
+                return function(*args, **kwargs)
+            except RateLimited as error:
+                if message is not None:
+                    self._rate_limited(message, error)
+                raise
+
+        actor.fn = body
 
     def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
         """Replace the limits in the options of *message* with plain data, including their keys and costs."""
@@ -203,7 +228,7 @@ class Throttle(Middleware):
     def after_process_message(
         self, broker: Broker, message: Any, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
-        take_mark(message, DEFERRAL)  # the message was not skipped
+        message.__dict__.pop(DEFERRAL, None)  # the message was not skipped
         self._finish(message, exception)
 
     def after_skip_message(self, broker: Broker, message: Any) -> None:
@@ -215,7 +240,7 @@ class Throttle(Middleware):
     def before_ack(self, broker: Broker, message: Any) -> None:
         """Enqueue the copy of a denied message before the original is acknowledged, so that the job is never lost."""
         marks = message.__dict__  # `getattr` of a message without the attribute is slower
-        if GRANT in marks:
+        if _GRANT in marks:
             self._finish(message)
         deferral: Deferral | None = marks.get(DEFERRAL)
         if deferral is None or deferral.copy is None or deferral.sent:
@@ -232,7 +257,11 @@ class Throttle(Middleware):
     def _follow(self, broker: Broker, message: Any, outcome: Outcome, item: Item) -> None:
         match outcome:
             case Run():
-                self._run(message, outcome, item)
+                self._holding.take(message)
+                setattr(message, _GRANT, _Grant(outcome, item))
+                self._here.message = message
+                if outcome.decision is not None and outcome.decision.allowed:
+                    begin(self.limiter, outcome.decision, outcome.job)
             case Deferred():
                 deferral = Deferral(item)
                 if not self._holding.hold(item):
@@ -245,24 +274,16 @@ class Throttle(Middleware):
             case Failed():
                 self._fail(broker, message, outcome.error)
 
-    def _run(self, message: Any, run: Run, item: Item) -> None:
-        self._holding.take(message)
-        setattr(message, GRANT, Grant(run, item))
-        self._bodies.expect(message)
-        if run.decision is not None and run.decision.allowed:
-            begin(self.limiter, run.decision, run.job)
-
     def _finish(self, message: Any, error: BaseException | None = None) -> None:
         """End *message*, whose body has ended or will not begin. May be called several times, in its thread."""
-        grant: Grant | None = take_mark(message, GRANT)
-        if grant is not None:
-            self._bodies.expect(None)  # the body may not have begun
+        if message.__dict__.pop(_GRANT, None) is not None:
+            self._here.message = None  # the body may not have begun
             end(error)
         self._holding.give_back(message)
 
     def _rate_limited(self, message: Any, error: RateLimited) -> None:
         """Defer *message*, whose body has raised *error*. If this method returns, *error* is a normal failure."""
-        grant: Grant = getattr(message, GRANT)
+        grant: _Grant = getattr(message, _GRANT)
         broker = self._options.broker
         end_interrupting(broker, self, message)
         # The message is older now than when its body began.
@@ -287,7 +308,7 @@ class Throttle(Middleware):
         raise as_middleware_error(error)
 
     def _count(self, broker: Broker, message: Any) -> None:
-        if not hasattr(message, GRANT):
+        if not hasattr(message, _GRANT):
             count_in_prometheus(broker, self, message)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from dramatiq.common import current_millis, q_name
@@ -32,8 +32,6 @@ __all__ = ["Options"]
 
 _log = logging.getLogger("throttlekit.dramatiq")
 
-_REMEMBERED = 256  # deliveries, by the longest wait of messages
-
 
 class Options:
     """
@@ -58,17 +56,15 @@ class Options:
         on_429: Limit | str | None,
         rules: WaitRules,
         *,
-        own_limits: bool = True,
+        own_limits: bool,
     ) -> None:
         self.broker: Any = None
         self.age_limit: Any = None
         self._limiter = limiter
-        self._rules = rules
         self._own_limits = own_limits
-        self._framework = Delivery()
+        self._delivery = lru_cache(256)(partial(rules.delivery, Delivery()))  # by the longest wait of a message
         self._default = JobOptions.read(throttle, on_429=on_429, limiter=limiter)
         self._of_actor: dict[str, JobOptions] = {}
-        self._deliveries: dict[float | None, Delivery] = {}
 
     def knows(self, name: str) -> bool:
         """Return whether the actor called *name* was declared."""
@@ -145,13 +141,7 @@ class Options:
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
         """Return the `Delivery` of *message*: its longest wait, and the time at which it expires."""
-        delivery = self._deliveries.get(max_wait)
-        if delivery is None:
-            if len(self._deliveries) >= _REMEMBERED:
-                self._deliveries.clear()
-            delivery = self._rules.delivery(self._framework, max_wait)
-            self._deliveries[max_wait] = delivery
-        return self.with_expiry(message, delivery)
+        return self.with_expiry(message, self._delivery(max_wait))
 
     def with_expiry(self, message: Any, delivery: Delivery) -> Delivery:
         """Return *delivery* with the time from now until *message* is past its `AgeLimit`."""
@@ -194,7 +184,7 @@ def _job(broker: Any, message: Any) -> Job:
 
 def _function(function: Any) -> Callable[..., Any]:
     """Return the function whose parameters name a message's arguments."""
-    own: Any = getattr(function, "__wrapped__", function)  # the function that `Bodies.watch` has wrapped
+    own: Any = getattr(function, "__wrapped__", function)  # the function that `Throttle` has wrapped
     perform: Any = getattr(own, "perform", None)
     named: Callable[..., Any] = perform if isinstance(own, GenericActor) else function
     return named
