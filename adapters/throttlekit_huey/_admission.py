@@ -9,12 +9,16 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from huey.signals import SIGNAL_CANCELED  # type: ignore[import-untyped]
+from huey.signals import (  # type: ignore[import-untyped]
+    SIGNAL_CANCELED,
+    SIGNAL_EXECUTING,
+    SIGNAL_EXPIRED,
+    SIGNAL_REVOKED,
+)
 from huey.utils import SKIPPED  # type: ignore[import-untyped]
 
 from throttlekit import Delivery, Limiter
 from throttlekit.adapter import THROTTLE, Admitted, Deferred, Dropped, Outcome, Run, Throttling, Waiting, WaitRules
-from throttlekit_huey._host import end_without_body, run
 from throttlekit_huey._options import ADMITTED, COPY, FIELD, Tasks, read_field, write_field
 from throttlekit_huey._schedule import Schedule, TakenMessage
 from throttlekit_huey._waiting import Item, WaitingTasks
@@ -23,7 +27,7 @@ __all__ = ["Admission"]
 
 _TAKEN = "_throttlekit_taken"
 """The attribute of a taken task that holds its `TakenMessage`."""
-_log = logging.getLogger("throttlekit.huey")
+_log, _log_of_huey = logging.getLogger("throttlekit.huey"), logging.getLogger("huey")
 _LONGEST_S, _GRACE_S = 600.0, 10.0
 """
 If the store does not wake a denied task, huey's schedule returns it 10 s after its estimated turn, and at the latest
@@ -132,7 +136,7 @@ class Admission:
     def _decide(self, task: Any, taken: TakenMessage, now: Any) -> Any:
         item = Item(task.priority or 0)
         try:
-            if end_without_body(self._huey, task, now):
+            if self._end_without_body(task, now):
                 self._leave_waitlists(taken.message)
                 self.schedule.release(taken)
                 return None
@@ -150,11 +154,41 @@ class Admission:
             if not item.message:
                 self.waiting.finish(task.id)
 
+    def _end_without_body(self, task: Any, now: Any) -> bool:
+        """
+        Handle *task* like huey's `execute`, which has no public function for it, if its body must not run now, because
+        it is not due yet, revoked or expired.
+
+        If the body may run, the call takes one round trip. It deletes a revocation that has ended or is for one run
+        only, so call this method once each time a task is taken from the queue.
+
+        Returns:
+            False if the body may run. True if the task was scheduled again, or has ended without its body.
+        """
+        if not self._huey.ready_to_run(task, now):
+            self._huey.add_schedule(task)
+        elif self._huey.is_revoked(task, now, False):
+            _log_of_huey.warning("Task %s was revoked, not executing", task)
+            self._end_skipped(task, SIGNAL_REVOKED)
+        elif task.expires_resolved and task.expires_resolved < now:
+            _log_of_huey.info("Task %s expired, not executing.", task)
+            self._end_skipped(task, SIGNAL_EXPIRED)
+        else:
+            return False
+        return True
+
+    def _end_skipped(self, task: Any, signal: str) -> None:
+        self._huey._emit(signal, task)
+        self._huey._abort_chord_member(task, SKIPPED)
+
     def _run(self, task: Any, admitted: Admitted, now: Any, taken: TakenMessage, item: Item) -> Any:
         write_field(task)
         setattr(task, ADMITTED, admitted)
         try:
-            return run(self._huey, task, now)
+            # Like the second part of huey's `execute`, after its checks.
+            _log_of_huey.info("Executing %s", task)
+            self._huey._emit(SIGNAL_EXECUTING, task)
+            return self._huey._execute(task, now)
         except _RunEnded as ended:
             self._huey._run_post_execute(task, None, ended.__context__)
             # Read the message again: the body may have changed the arguments of *task*.
@@ -168,8 +202,7 @@ class Admission:
         elif self.schedule.release(taken):
             if isinstance(outcome, Dropped):  # end it like a task that a hook has cancelled
                 _log.info("Task %s is dropped: %s", task.id, outcome.reason)
-                self._huey._emit(SIGNAL_CANCELED, task)
-                self._huey._abort_chord_member(task, SKIPPED)
+                self._end_skipped(task, SIGNAL_CANCELED)
             else:  # end it like a task whose body has raised an error and that has no retries left
                 setattr(task, ADMITTED, Admitted(self.throttling, outcome, _end_run))
                 task.retries = 0
