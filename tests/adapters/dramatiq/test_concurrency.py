@@ -55,24 +55,19 @@ def are_slots_free(limiter: Limiter, limit: Concurrency = SLOTS) -> bool:
     return limiter.peek(limit).remaining == limit.amount and not any(kept)
 
 
-def fail() -> None:
-    raise RuntimeError("broken")
-
-
 def skip() -> None:
     raise SkipMessage("not today")
 
 
-@pytest.mark.parametrize("end", [lambda: None, fail, skip], ids=["returns", "fails", "skips"])
-def test_a_slot_is_held_while_the_body_runs_and_free_afterwards(site: Site, end: Callable[[], None]) -> None:
-    """One of the two slots is taken while the body runs. However the body ends, both are free soon after."""
+def test_a_slot_is_held_while_the_body_runs_and_free_after_a_skip(site: Site) -> None:
+    """One of the two slots is taken while the body runs. When the body has skipped its message, both are free."""
     limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
 
     @site.actor(throttle=SLOTS, max_retries=0)
     def job() -> None:
         site.ran.append((limiter.peek(SLOTS).remaining, throttlekit.current().decision is not None))
-        end()
+        skip()
 
     job.send()
     with site.working():
@@ -165,29 +160,6 @@ def test_a_job_that_runs_beyond_its_limit_holds_no_slot(stub: Site) -> None:
     assert sorted(stub.ran) == [False, 1, 1]
 
 
-def test_never_more_at_once_than_the_limit_says_on_one_worker(site: Site) -> None:
-    """Of thirty jobs with two slots and six threads, at most two run at once, and each runs once."""
-    limiter = Limiter()
-    site.broker.add_middleware(Throttle(limiter))
-    inside, most = list[int](), list[int]()
-
-    @site.actor(throttle=SLOTS)
-    def job(n: int) -> None:
-        inside.append(n)
-        most.append(len(inside))
-        throttlekit.current().check()
-        inside.remove(n)
-        site.ran.append(n)
-
-    for n in range(30):
-        job.send(n)
-    with site.working(threads=6):
-        site.until_ran(30)
-        wait_until(lambda: are_slots_free(limiter), description="the slots are free")
-    assert sorted(site.ran) == list(range(30))
-    assert max(most) <= 2
-
-
 @pytest.fixture
 def waiting(site: Site) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
     """One slot, and a body that holds it until `go` is set."""
@@ -251,51 +223,6 @@ def test_a_message_that_is_woken_too_early_waits_again_without_the_broker(
         go.set()
         site.until_ran(2)
     assert site.ran == [0, 1]
-
-
-def test_a_slot_that_another_process_returns_is_used(site: Site) -> None:
-    """No body runs here whose end would wake a message, so the store wakes the waiting ones."""
-    limiter = Limiter()
-    site.broker.add_middleware(Throttle(limiter))
-    elsewhere = [limiter.acquire(SLOTS) for _ in range(2)]
-
-    @site.actor(throttle=SLOTS)
-    def job(n: int) -> None:
-        site.ran.append(n)
-
-    for n in range(6):
-        job.send(n)
-    with site.working(threads=4) as worker:
-        wait_until(lambda: count_held(worker, site) == 6, description="the messages wait")
-        for decision in elsewhere:
-            assert decision.allowed
-            limiter.release(decision)
-        site.until_ran(6)
-        wait_until(lambda: are_slots_free(limiter), description="the slots are free")
-    assert sorted(site.ran) == list(range(6))
-
-
-def test_no_message_is_woken_for_a_slot_of_another_limit(
-    waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
-) -> None:
-    """
-    The end of a body wakes messages that wait for its slot. The end of a job with another limit, or with none, wakes
-    none.
-    """
-    site, throttle, _, go, job = waiting
-    other = site.actor(lambda: site.ran.append("other"), actor_name="other", throttle=SLOTS)
-    plain = site.actor(lambda: site.ran.append("plain"), actor_name="plain")
-    with site.working(threads=2) as worker:
-        site.until_ran(1)
-        job.send(1)
-        wait_until(lambda: count_held(worker, site) == 1, description="the message waits")
-        other.send()
-        plain.send()
-        site.until_ran(3)
-        wait_until(lambda: throttle.limiter.peek(SLOTS).remaining == 2, description="the other's slot is free")
-        assert 1 not in site.ran
-        go.set()
-        site.until_ran(4)
 
 
 def test_a_worker_that_stops_puts_waiting_messages_back(

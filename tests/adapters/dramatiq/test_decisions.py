@@ -57,20 +57,3 @@ def test_a_decision_ends_with_its_job(stub: Site) -> None:
         stub.until_ran(2)
     assert stub.ran[0].allowed
     assert stub.ran[1] is None
-
-
-def test_tiers_and_queues_are_counted_separately(stub: Site) -> None:
-    """A job is held to its tier's rate, and a limit per queue counts only that queue."""
-    store = throttled(stub)
-    plan = TokenBucket("plan", {"free": "1/hour", "pro": "100/hour"}, tier="{plan}", burst=1, scope="queue")
-
-    @stub.actor(throttle=plan)
-    def job(plan: str) -> None:
-        stub.ran.append(plan)
-
-    for plan_name in ("free", "pro"):
-        job.send(plan_name)
-    with stub.working():
-        stub.until_ran(2)
-    assert len(store.names()) == 2
-    assert all(stub.queue in name for name in store.names())

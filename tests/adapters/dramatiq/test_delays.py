@@ -114,18 +114,22 @@ def test_a_job_without_limits_makes_no_request_to_the_store(site: Site) -> None:
     assert options == [set()] * 5
 
 
-def test_queues_with_limits_are_polled_often(stub: Site) -> None:
-    """The consumer of a queue with limits polls every 50 ms for messages. Those of other queues are not changed."""
+@pytest.mark.parametrize(("usual", "held"), [(1000, 50), (7, 7)])
+def test_queues_with_limits_are_polled_often(stub: Site, usual: int, held: int) -> None:
+    """
+    The consumer of a queue with limits polls every 50 ms for messages, or more often if the user's worker does. Those
+    of other queues are not changed.
+    """
     throttled(stub, Recording())
     stub.actor(lambda: None, actor_name="held", throttle=TokenBucket("x", "1/s"))
     stub.actor(lambda: None, actor_name="plain", queue_name="plain")
-    worker = dramatiq.Worker(stub.broker, worker_threads=2)
+    worker = dramatiq.Worker(stub.broker, worker_threads=2, worker_timeout=usual)
     worker.start()
     try:
         threads = worker.consumers
         wait_until(lambda: all(t.consumer for t in threads.values()), description="all consumers run")
-        assert threads[stub.queue].worker_timeout == 50
-        assert threads["plain"].worker_timeout == threads[f"{stub.queue}.DQ"].worker_timeout == 1000
+        assert threads[stub.queue].worker_timeout == held
+        assert threads["plain"].worker_timeout == threads[f"{stub.queue}.DQ"].worker_timeout == usual
         assert threads["plain"].prefetch == threads[stub.queue].prefetch == 4
     finally:
         worker.stop()
@@ -151,19 +155,6 @@ def test_messages_of_a_slow_limit_do_not_stop_those_of_another_limit(site: Site)
         assert sorted(site.ran) == [*range(10)]
         limiter.resume(slow_limit)
         site.until_ran(110)
-
-
-def test_a_shorter_poll_interval_of_the_user_is_kept(stub: Site) -> None:
-    """A worker that polls more often than throttlekit would keeps its interval."""
-    throttled(stub, Recording())
-    stub.actor(lambda: None, actor_name="held", throttle=TokenBucket("x", "1/s"))
-    worker = dramatiq.Worker(stub.broker, worker_threads=2, worker_timeout=7)
-    worker.start()
-    try:
-        wait_until(lambda: worker.consumers[stub.queue].consumer, description="the consumer runs")
-        assert worker.consumers[stub.queue].worker_timeout == 7
-    finally:
-        worker.stop()
 
 
 def test_an_actor_declared_while_the_worker_runs_is_throttled(site: Site) -> None:
@@ -216,23 +207,6 @@ def test_delayed_messages_on_a_queue_with_limits_arrive(site: Site) -> None:
         site.until_ran(1)
     assert site.ran[0] - began >= 0.29
     assert store.grants == 1
-
-
-def test_waiting_jobs_run_in_the_order_of_their_arrival(site: Site) -> None:
-    """The order is first in, first out."""
-    if site.kind == "stub":
-        pytest.skip("before Dramatiq 2.2, its worker does not keep the order of messages of one queue")
-    site.broker.add_middleware(Throttle(Limiter()))
-
-    @site.actor(throttle=TokenBucket("steady", "20/s", burst=1))
-    def job(n: int) -> None:
-        site.ran.append(n)
-
-    for n in range(12):
-        job.send(n)
-    with site.working(threads=1):
-        site.until_ran(12)
-    assert site.ran == [*range(12)]
 
 
 def test_a_worker_with_held_messages_stops_and_loses_none(site: Site) -> None:

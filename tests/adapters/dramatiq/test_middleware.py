@@ -8,14 +8,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import dramatiq
 import pytest
 from dramatiq.common import current_millis
 from dramatiq.generic import GenericActor
-from dramatiq.middleware import AgeLimit, AsyncIO, CurrentMessage, Middleware, TimeLimit, TimeLimitExceeded
+from dramatiq.middleware import AgeLimit, AsyncIO, Middleware, TimeLimit, TimeLimitExceeded
 
 from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
 from support.waiting import wait_until
@@ -225,39 +224,6 @@ def test_class_based_actors_are_counted_by_their_arguments(site: Site) -> None:
     assert requested_buckets(store) == {"tk1:{tenant:a-free}", "tk1:{tenant:b-paid}"}
 
 
-def test_a_key_template_accepts_positional_arguments(stub: Site) -> None:
-    """A template treats positional, named and default arguments alike."""
-    store = Recording()
-    throttled(stub, store)
-
-    @stub.actor(throttle=TokenBucket("tenant", "1000/s", key="{tenant}/{more}"))
-    def job(first: int, tenant: str = "default", **options: Any) -> None:
-        stub.ran.append(1)
-
-    job.send(1, "a", more=1)
-    job.send(1, more="2")
-    with stub.working():
-        stub.until_ran(2)
-    assert requested_buckets(store) == {"tk1:{tenant:a/1}", "tk1:{tenant:default/2}"}
-
-
-def test_current_message_is_the_jobs_own_in_the_body(site: Site) -> None:
-    """After denials the body sees its own message. Afterwards the thread has none."""
-    site.broker.add_middleware(CurrentMessage())
-    throttled(site, DenyBefore(1))
-
-    @site.actor(throttle=TokenBucket("each", "1000/s", key="{n}"))
-    def job(n: int) -> None:
-        message = CurrentMessage.get_current_message()
-        site.ran.append(message is not None and message.args[0] == n)
-
-    for n in range(4):
-        job.send(n)
-    with site.working():
-        site.until_ran(4)
-    assert site.ran == [True] * 4
-
-
 @pytest.fixture
 def prometheus(monkeypatch: pytest.MonkeyPatch) -> Any:
     from dramatiq.middleware.prometheus import Prometheus
@@ -363,33 +329,6 @@ def test_a_metrics_middleware_that_fails_does_not_start_a_denied_job(stub: Site,
         stub.until_ran(1)
     assert stub.ran == [1]
     assert (store.denials, store.grants) == (2, 1)
-
-
-def test_a_later_middleware_can_skip_a_granted_job(stub: Site) -> None:
-    """A message that a middleware after Throttle skips is skipped: no copy is enqueued, and no body runs."""
-    from dramatiq.middleware import SkipMessage
-
-    class Skips(Middleware):
-        def before_process_message(self, broker: Any, message: Any) -> None:
-            stub.ran.append("skipped")
-            raise SkipMessage("not today")
-
-    stub.broker.add_middleware(Skips())
-    store = Recording()
-    throttled(stub, store)
-    stub.actor(lambda: stub.ran.append("body"), actor_name="job", throttle=BUSY).send()
-    with stub.working():
-        stub.until_ran(1)
-    assert stub.ran == ["skipped"]
-    assert store.grants == 1
-
-
-def test_durations_can_be_timedeltas(stub: Site) -> None:
-    """max_wait and throttle_max_wait accept a timedelta or seconds."""
-    throttled(stub, Recording(), max_wait=timedelta(minutes=1))
-    stub.actor(lambda: stub.ran.append(1), actor_name="job", throttle=BUSY, throttle_max_wait=timedelta(hours=1)).send()
-    with stub.working():
-        stub.until_ran(1)
 
 
 def test_a_denial_logs_no_error_if_metrics_are_after_throttle(
