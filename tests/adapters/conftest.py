@@ -14,6 +14,7 @@ import rq
 from dramatiq.brokers.stub import StubBroker
 
 from support.dramatiq.helpers import Site
+from support.dramatiq.workers import make_broker
 from support.rq.helpers import IN_PROCESS
 from support.rq.helpers import Site as RqSite
 from support.servers.flood import Servers, servers
@@ -69,34 +70,18 @@ def rabbit(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 def _site(request: pytest.FixtureRequest, kind: str) -> Iterator[Site]:
-    made: list[Any] = []
-    url = {"stub": lambda: "", "redis": lambda: "redis_url", "rabbitmq": lambda: "rabbitmq_url"}[kind]()
-    address = request.getfixturevalue(url) if url else ""
-
-    def make(**options: Any) -> Any:
-        if kind == "stub":
-            made.append(StubBroker(fail_fast_default=False, **options))
-        elif kind == "redis":
-            from dramatiq.brokers.redis import RedisBroker
-
-            made.append(RedisBroker(url=address, **options))
-        else:
-            from dramatiq.brokers.rabbitmq import RabbitmqBroker
-
-            made.append(RabbitmqBroker(url=address, confirm_delivery=True, **options))
-        return made[-1]
-
-    site = Site(kind, f"q{os.getpid()}x{next(_NUMBERS)}", make)
+    address = request.getfixturevalue(f"{kind}_url") if kind != "stub" else ""
+    broker: Any = make_broker(address) if address else StubBroker(fail_fast_default=False)
+    site = Site(kind, f"q{os.getpid()}x{next(_NUMBERS)}", broker)
     yield site
     if kind == "rabbitmq":
         for name in (site.queue, f"{site.queue}.DQ", f"{site.queue}.XQ"):
             with contextlib.suppress(Exception):
-                site.broker.channel.queue_delete(name)
-    for broker in made:
-        broker.close()
-        if kind == "redis":
-            broker.client.close()
-            broker.client.connection_pool.disconnect()
+                broker.channel.queue_delete(name)
+    broker.close()
+    if kind == "redis":
+        broker.client.close()
+        broker.client.connection_pool.disconnect()
 
 
 def _rq_site(kind: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:

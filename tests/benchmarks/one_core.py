@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis
 from redis.connection import Connection
 
+from support.flood.meters import cpu_of_redis
 from support.reports.command import parser_of
 from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
@@ -88,16 +89,12 @@ class Core:
         """Have the server decide *calls* times for each contender, in random order."""
         for each in random.sample(list(self._trips), len(self._trips)):
             trip, commands, connection = self._trips[each]
-            before = self._used()
+            before = cpu_of_redis(self._server)
             for _ in range(0, calls, AT_ONCE):
                 connection.send_packed_command((trip * AT_ONCE,), check_health=False)
                 for _ in range(AT_ONCE * commands):
                     connection.read_response()
-            self.took[each].append((self._used() - before) / calls)
-
-    def _used(self) -> float:
-        cpu = self._server.info("cpu")
-        return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
+            self.took[each].append((cpu_of_redis(self._server) - before) / calls)
 
 
 def rows(took: dict[Contender, list[float]]) -> Iterator[list[str]]:

@@ -12,18 +12,16 @@ if a command exits with another code than 0; the page names that command.
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import subprocess
 import sys
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.reports.command import parser_of
-from support.reports.tables import PROMISES, table
+from support.reports.tables import PROMISES, about, table
 
 _HERE = Path(__file__).resolve().parent
 _PACKAGES = ("dramatiq", "rq", "celery", "redis")
@@ -69,13 +67,10 @@ def main() -> int:
     parser.add_argument("title")
     parser.add_argument("commands", nargs="+")
     options = parser.parse_args()
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
-    machine = f"{os.cpu_count()} cores of {platform.system()} {platform.machine()}"
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     parts = [
         f"# {options.title}",
-        f"Printed by the commands below on {today}; not edited by hand.\n"
-        f"Python {platform.python_version()}, {versions}, on {machine}.",
+        f"Printed by the commands below on {today}; not edited by hand.\n" + about(*_PACKAGES),
     ]
     failed, promised = False, list[list[str]]()
     for command in options.commands:

@@ -22,6 +22,7 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.flood.meters import cpu_of_redis
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from support.servers.stores import Listed
@@ -160,10 +161,9 @@ def cpu_table(client: Any, recorder: Recorder, url: str) -> Iterator[str]:
             pipeline = client.pipeline(transaction=False)
             for command in commands_of_label:
                 pipeline.execute_command(*command)
-            before = client.info("cpu")
+            before = cpu_of_redis(client)
             pipeline.execute()
-            after = client.info("cpu")
-            spent[label].append(sum(after[kind] - before[kind] for kind in ("used_cpu_user", "used_cpu_sys")))
+            spent[label].append(cpu_of_redis(client) - before)
     base = statistics.median(spent["one `TokenBucket`"])
     yield "| a decision on | server CPU, ratio of medians | least and most |"
     yield "|---|---|---|"

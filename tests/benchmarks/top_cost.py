@@ -24,6 +24,7 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.flood.meters import cpu_of_redis
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import TokenBucket
@@ -73,12 +74,6 @@ def fill(client: Any, keys: int) -> None:
         script(keys=KEYS, args=[json.dumps(report)])
 
 
-def server_ms(client: Any) -> float:
-    """Return the total CPU time of the server so far, in milliseconds."""
-    used: dict[str, Any] = client.info("cpu")
-    return 1000 * float(used["used_cpu_user"] + used["used_cpu_sys"])
-
-
 def measure(client: Any, url: str, times: int, *options: str) -> tuple[float, float, float]:
     """Return the medians for `top --once`: the server's CPU, the time of the whole command, and that of its queries."""
     from throttlekit.fleet.snapshot import look
@@ -87,10 +82,10 @@ def measure(client: Any, url: str, times: int, *options: str) -> tuple[float, fl
     command = [sys.executable, "-m", "throttlekit_cli", "top", "--once", "--url", url, *options]
     served, lasted, queried = [], [], []
     for _ in range(times):
-        before, began = server_ms(client), time.perf_counter()
+        before, began = cpu_of_redis(client), time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         lasted.append(time.perf_counter() - began)
-        served.append(server_ms(client) - before)
+        served.append(1000 * (cpu_of_redis(client) - before))
         with contextlib.closing(open_store(url)) as store:
             queried.append(look(store).took)
     return statistics.median(served), statistics.median(lasted), statistics.median(queried)

@@ -6,11 +6,9 @@ A flood on real Celery workers with one fault: no task is lost, and the bound is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from support.faults.strike import Case, Outcome
+from support.faults.strike import Case, strike_and_check
 
 pytestmark = [
     pytest.mark.workers,
@@ -30,6 +28,6 @@ pytestmark = [
         ("store SIGSTOP 5 s", "threads"),
     ],
 )
-def test_one_fault_during_a_flood(strike_case: Callable[[Case], Outcome], fault: str, pool: str) -> None:
+def test_one_fault_during_a_flood(fault: str, pool: str) -> None:
     """Every task runs; duplicates and extra grants are at most those that the fault allows; no log has a password."""
-    strike_case(Case(framework="celery", fault=fault, pool=pool))
+    strike_and_check(Case(framework="celery", fault=fault, pool=pool))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from support.faults.strike import Case, Outcome
+from support.faults.strike import Case, strike_and_check
 
 pytestmark = pytest.mark.workers
 
@@ -25,6 +23,6 @@ pytestmark = pytest.mark.workers
         "SCRIPT FLUSH",
     ],
 )
-def test_one_fault_during_a_flood(strike_case: Callable[[Case], Outcome], fault: str) -> None:
+def test_one_fault_during_a_flood(fault: str) -> None:
     """Every job runs; duplicates and extra grants are at most those that the fault allows; no log has a password."""
-    strike_case(Case(framework="dramatiq", fault=fault))
+    strike_and_check(Case(framework="dramatiq", fault=fault))

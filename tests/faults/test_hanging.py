@@ -21,8 +21,7 @@ def test_a_worker_stops_while_the_store_hangs(framework: Framework, broker: Kind
     case = Case(framework=framework, fault="store SIGSTOP 5 s", broker=broker)
     flood = case.flood()
     with scene(case.what, broker) as running_scene, flood.flooding(flood, running_scene.servers) as flooding:
-        for index in range(case.jobs):
-            flooding.send("job", str(index))
+        flooding.send_backlog()
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 20, description="some jobs have run")
         running_scene.store.hang()

@@ -7,11 +7,9 @@ allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from support.faults.strike import Case, Outcome
+from support.faults.strike import Case, strike_and_check
 
 pytestmark = pytest.mark.workers
 
@@ -26,10 +24,10 @@ pytestmark = pytest.mark.workers
         "connections cut",
     ],
 )
-def test_one_fault_during_a_flood(strike_case: Callable[[Case], Outcome], fault: str) -> None:
+def test_one_fault_during_a_flood(fault: str) -> None:
     """
     Every job runs, except jobs that RQ itself marks as failed when their worker dies; none runs twice.
 
     RQ forks for each job, so there are half as many jobs, at half the rate.
     """
-    strike_case(Case(framework="rq", fault=fault, jobs=60, rate=30))
+    strike_and_check(Case(framework="rq", fault=fault, jobs=60, rate=30))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from support.faults.strike import Case, Framework, Outcome
+from support.faults.strike import Case, Framework, strike_and_check
 
 pytestmark = [
     pytest.mark.workers,
@@ -21,21 +19,19 @@ def _case(framework: Framework, fault: str) -> Case:
 
 
 @pytest.mark.parametrize("framework", ["dramatiq", "rq", "celery"])
-def test_a_fail_over_under_sentinel_admits_no_more_than_its_lag(
-    strike_case: Callable[[Case], Outcome], framework: Framework
-) -> None:
+def test_a_fail_over_under_sentinel_admits_no_more_than_its_lag(framework: Framework) -> None:
     """After the death of a master whose replica lags, at most burst + rate × lag extra units are admitted."""
-    outcome = strike_case(_case(framework, "Sentinel fail-over"))
+    outcome = strike_and_check(_case(framework, "Sentinel fail-over"))
     assert outcome.grants >= 100
 
 
 @pytest.mark.parametrize("framework", ["dramatiq", "rq", "celery"])
-def test_a_moving_hash_slot_breaks_no_bound(strike_case: Callable[[Case], Outcome], framework: Framework) -> None:
+def test_a_moving_hash_slot_breaks_no_bound(framework: Framework) -> None:
     """If a limit's hash slot moves four times in a flood, key by key, no extra unit is granted, and every job runs."""
-    strike_case(_case(framework, "slot migration"))
+    strike_and_check(_case(framework, "slot migration"))
 
 
 @pytest.mark.parametrize("framework", ["dramatiq", "celery"])
-def test_a_restart_of_rabbitmq_loses_nothing(strike_case: Callable[[Case], Outcome], framework: Framework) -> None:
+def test_a_restart_of_rabbitmq_loses_nothing(framework: Framework) -> None:
     """A RabbitMQ that restarts redelivers the messages that its workers held, and no job is lost."""
-    strike_case(Case(framework=framework, fault="broker restart", broker="rabbitmq", jobs=60))
+    strike_and_check(Case(framework=framework, fault="broker restart", broker="rabbitmq", jobs=60))

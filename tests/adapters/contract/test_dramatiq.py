@@ -13,7 +13,8 @@ from dramatiq.results.errors import ResultFailure, ResultMissing
 
 from support.dramatiq.contract import declare_all
 from support.dramatiq.helpers import Site, left_over
-from support.dramatiq.workers import Workers
+from support.dramatiq.workers import dramatiq_command
+from support.faults.processes import Command
 from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit.testing import AdapterConformance
@@ -32,17 +33,13 @@ class DramatiqSite(AdapterSite):
         self._settings = settings
         self._settings_of_workers = {"broker": broker_url, "queue": self.queue, "store": store}
         self._worker: Any = None
-        self._processes: Workers | None = None
+        self._processes: Command | None = None
         declare_all(self.broker, self.queue, self.limiter, settings)
 
     def start(self) -> None:
         if self._settings.killed:
-            self._processes = Workers(
-                "support.dramatiq.contract",
-                {"TK_CONTRACT": json.dumps(self._settings_of_workers)},
-                processes=1,
-                threads=self.slots,
-            )
+            command = dramatiq_command("support.dramatiq.contract", processes=1, threads=self.slots)
+            self._processes = Command(command, {"TK_CONTRACT": json.dumps(self._settings_of_workers)})
             log = self._processes.log
             wait_until(lambda: "ready for action" in log(), description="the workers are ready")
         elif self._worker is None:

@@ -41,8 +41,7 @@ def test_clocks_that_are_minutes_wrong_do_not_change_the_bound(
     """With workers two minutes fast and two minutes slow, jobs can be late, but the bound is never exceeded."""
     monkeypatch.setattr(floods, "_MODULE", "support.dramatiq.skewed_jobs")
     with Flooding(Flood(limits=(FloodLimit("one", "20/s", 10),), jobs=300), on_redis) as flooding:
-        for n in range(300):
-            flooding.send("job", str(n))
+        flooding.send_backlog()
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 60, description="many more jobs than the burst have started")
         record = in_order(flooding.stop())
@@ -53,8 +52,7 @@ def test_clocks_that_are_minutes_wrong_do_not_change_the_bound(
 def test_sigterm_in_a_flood_runs_every_job_exactly_once(on_rabbitmq: Servers) -> None:
     """Workers are stopped and started three times, as by a deployment. Every job runs exactly once."""
     with Flooding(Flood(limits=(FloodLimit("one", "60/s", 10),), jobs=300), on_rabbitmq) as flooding:
-        for n in range(300):
-            flooding.send("job", str(n))
+        flooding.send_backlog()
         for enough in (60, 130, 200, 300):
             flooding.start()
             wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} jobs have started")  # noqa: B023

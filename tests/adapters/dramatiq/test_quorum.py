@@ -47,19 +47,13 @@ def queue(request: pytest.FixtureRequest, rabbit: Site, rabbitmq_url: str) -> It
     if request.param == "classic":
         yield rabbit
         return
-    brokers: list[Any] = []
-
-    def make() -> Any:
-        brokers.append(Quorum(url=rabbitmq_url, confirm_delivery=True))
-        return brokers[-1]
-
-    site = Site("rabbitmq", f"{rabbit.queue}-quorum", make)
+    broker: Any = Quorum(url=rabbitmq_url, confirm_delivery=True)
+    site = Site("rabbitmq", f"{rabbit.queue}-quorum", broker)
     yield site
     for name in (site.queue, f"{site.queue}.DQ", f"{site.queue}.XQ"):
         with contextlib.suppress(Exception):
-            site.broker.channel.queue_delete(name)
-    for broker in brokers:
-        broker.close()
+            broker.channel.queue_delete(name)
+    broker.close()
 
 
 def count_consumers(worker: Any, site: Site) -> int:

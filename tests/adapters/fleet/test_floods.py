@@ -190,8 +190,7 @@ def test_a_job_without_limits_runs_before_a_backlog(on_redis: Servers, kind: typ
     """A job that is sent behind 2 000 jobs of a limit of 5/s runs while most of them still wait."""
     flood = kind(limits=(FloodLimit("one", "5/s", 5),), jobs=2000, processes=1, others={"free": ()})
     with flood.flooding(flood, on_redis) as flooding:
-        for n in range(2000):
-            flooding.send("job", str(n))
+        flooding.send_backlog()
         flooding.send("free", "free")
         flooding.start()
         wait_until(

@@ -32,8 +32,7 @@ def test_kills_lose_no_waiting_job(flood_servers: Servers, how: dict[str, Any]) 
     """
     flood = HueyFlood(limits=(FloodLimit("one", "50/s", 10),), jobs=200, settle=12.0, **how)
     with HueyFlooding(flood, flood_servers) as flooding:
-        for n in range(200):
-            flooding.send("job", str(n))
+        flooding.send_backlog()
         for begun in (1, 12, 60):
             flooding.start()
             wait_until(lambda least=begun: len(flooding.starts()) >= least, description=f"{begun} jobs have begun")

@@ -56,8 +56,7 @@ def test_stopped_workers_lose_no_task(kind: Kind, number: signal.Signals, server
     """
     flood = TaskiqFlood(limits=(FloodLimit("one", "20/s", 10),), jobs=100, on=kind, faulty=True)
     with TaskiqFlooding(flood, servers_of) as flooding:
-        for index in range(100):
-            flooding.send("job", str(index))
+        flooding.send_backlog()
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 20, description="some tasks have run")
         flooding.stop_workers(number)
@@ -83,8 +82,7 @@ def test_an_idle_time_shorter_than_the_wait_runs_nothing_twice(on_redis: Servers
         broker_options=(("idle_timeout", 3_000), ("xread_block", 200)),
     )
     with TaskiqFlooding(flood, on_redis) as flooding:
-        for index in range(100):
-            flooding.send("job", str(index))
+        flooding.send_backlog()
         flooding.start()
         until = time.monotonic() + 60
 
@@ -107,8 +105,7 @@ def test_tasks_that_run_for_longer_than_the_idle_time_run_once(on_redis: Servers
         broker_options=(("idle_timeout", 1_000), ("xread_block", 200)),
     )
     with TaskiqFlooding(flood, on_redis) as flooding:
-        for index in range(4):
-            flooding.send("job", str(index))
+        flooding.send_backlog()
         flooding.start()
         wait_until(
             lambda: flooding.left() == 0 and flooding.record.scard("ended") == 4,
@@ -130,8 +127,7 @@ def test_tasks_of_killed_workers_run_without_other_messages(on_redis: Servers) -
         broker_options=(("idle_timeout", 3_000), ("xread_block", 200)),
     )
     with TaskiqFlooding(flood, on_redis) as flooding:
-        for index in range(300):
-            flooding.send("job", str(index))
+        flooding.send_backlog()
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 20, description="some tasks have run")
         flooding.kill()
@@ -154,8 +150,7 @@ def test_a_restart_of_rabbitmq_runs_no_waiting_task_twice(rabbitmq_url: str) -> 
     with contextlib.closing(RabbitMQ()) as server, redis_server() as base:
         server.start()
         with TaskiqFlooding(flood, Servers("rabbitmq", server.url, base)) as flooding:
-            for index in range(120):
-                flooding.send("job", str(index))
+            flooding.send_backlog()
             flooding.start()
             wait_until(lambda: len(flooding.starts()) >= 30, description="some tasks have run")
             server.stop()
@@ -174,8 +169,7 @@ def test_a_pause_by_an_operator_keeps_the_order_of_tasks(on_redis: Servers) -> N
     """
     flood = TaskiqFlood(limits=(FloodLimit("one", "20/s", 1),), jobs=100, processes=1)
     with TaskiqFlooding(flood, on_redis) as flooding, Control(on_redis.store_url, by="ann") as control:
-        for index in range(100):
-            flooding.send("job", str(index))
+        flooding.send_backlog()
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 20, description="some tasks have run")
         control.pause("one")

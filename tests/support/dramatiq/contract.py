@@ -48,8 +48,9 @@ def declare_all(broker: Any, queue: str, limiter: Any, settings: Settings) -> No
 
 
 def _make_broker(config: dict[str, Any]) -> Any:
-    options = {"maintenance_chance": 1_000_000} if config["broker"].startswith("redis") else {"confirm_delivery": True}
-    broker = make_broker(config["broker"], **options)
+    broker = make_broker(
+        config["broker"], **({"maintenance_chance": 1_000_000} if config["broker"].startswith("redis") else {})
+    )
     dramatiq.set_broker(broker)
     declare_all(broker, config["queue"], Settings().limiter(config["store"]), Settings())
     return broker

@@ -19,10 +19,8 @@ __all__ = ["DenyBefore", "Recording", "Site", "dead_letters", "left_over", "work
 class Site:
     """A broker with a separate queue, and the jobs that ran."""
 
-    def __init__(self, kind: str, queue: str, make: Callable[..., dramatiq.Broker]) -> None:
-        self.kind = kind
-        self.queue = queue
-        self.broker = make()
+    def __init__(self, kind: str, queue: str, broker: Any) -> None:
+        self.kind, self.queue, self.broker = kind, queue, broker
         self.ran: list[Any] = []
 
     def actor(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -30,9 +30,7 @@ class NoFailures(dramatiq.Middleware):
 
 
 _on_redis = _config["broker_url"].startswith("redis")
-broker = make_broker(
-    _config["broker_url"], **({"maintenance_chance": 200_000} if _on_redis else {"confirm_delivery": True})
-)
+broker = make_broker(_config["broker_url"], **({"maintenance_chance": 200_000} if _on_redis else {}))
 dramatiq.set_broker(broker)
 broker.add_middleware(Counts(_record.count), before=type(broker.middleware[0]))
 broker.add_middleware(NoFailures())

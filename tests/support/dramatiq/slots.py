@@ -11,7 +11,7 @@ Real `dramatiq` worker processes whose jobs hold slots of a concurrency limit, o
 
 from __future__ import annotations
 
-from support.dramatiq.workers import Workers
+from support.dramatiq.workers import dramatiq_command
 from support.faults.processes import Fleet
 from support.flood.slot_record import Slots, Slotting
 from support.servers.flood import Sender, Servers
@@ -44,7 +44,6 @@ class DramatiqSlotting(Slotting):
 
     def start(self, *, processes: int | None = None, threads: int | None = None) -> Fleet:
         """Start another `dramatiq` command, and return it when it is ready."""
-        count = processes or self.slots.processes
-        threads = threads or self.slots.threads
-        command = Workers.command("support.dramatiq.slot_jobs", processes=count, threads=threads)
+        count, threads = processes or self.slots.processes, threads or self.slots.threads
+        command = dramatiq_command("support.dramatiq.slot_jobs", processes=count, threads=threads)
         return self.wait_until_ready(Fleet([command], self._environment), count)

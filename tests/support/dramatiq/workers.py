@@ -7,35 +7,25 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dramatiq import Middleware
 
 from support.faults.processes import Command
 
-__all__ = ["Counts", "Workers", "make_broker", "workers"]
+__all__ = ["Counts", "dramatiq_command", "make_broker", "workers"]
 
 
-class Workers(Command):
-    """One `dramatiq` command with its worker processes."""
-
-    def __init__(self, module: str, environment: Mapping[str, str], *, processes: int, threads: int) -> None:
-        super().__init__(self.command(module, processes=processes, threads=threads), environment)
-
-    @staticmethod
-    def command(module: str, *, processes: int, threads: int) -> list[str]:
-        return [sys.executable, "-m", "dramatiq", module, "-p", str(processes), "-t", str(threads)]
+def dramatiq_command(module: str, *, processes: int, threads: int) -> list[str]:
+    return [sys.executable, "-m", "dramatiq", module, "-p", str(processes), "-t", str(threads)]
 
 
-@contextlib.contextmanager
-def workers(module: str, environment: Mapping[str, str], *, processes: int = 2, threads: int = 4) -> Iterator[Workers]:
-    """Run the actors of *module*. When the block ends, every process has ended."""
-    running = Workers(module, environment, processes=processes, threads=threads)
-    try:
-        yield running
-    finally:
-        running.close()
+def workers(
+    module: str, environment: Mapping[str, str], *, processes: int = 2, threads: int = 4
+) -> contextlib.closing[Command]:
+    """Run the actors of *module* in a command. When its block ends, every process has ended."""
+    return contextlib.closing(Command(dramatiq_command(module, processes=processes, threads=threads), environment))
 
 
 class Counts(Middleware):
@@ -84,5 +74,5 @@ def make_broker(url: str, **options: Any) -> Any:
     else:
         from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
-        factory = RabbitmqBroker
+        factory, options = RabbitmqBroker, {"confirm_delivery": True, **options}
     return factory(url=url, **options)

@@ -66,9 +66,6 @@ class Fault:
     doubling: tuple[str, ...] = ()
     of_broker: bool = False
 
-    def doubles(self, framework: str) -> bool:
-        return framework in self.doubling
-
 
 @contextmanager
 def scene(fault: Fault, broker: Kind, alone: bool = False) -> Iterator[Scene]:

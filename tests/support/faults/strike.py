@@ -28,7 +28,7 @@ from support.servers.flood import Kind
 from support.taskiq.flood import TaskiqFlood
 from support.waiting import wait_until
 
-__all__ = ["Case", "Framework", "Outcome", "judge", "over", "strike"]
+__all__ = ["Case", "Framework", "Outcome", "judge", "over", "strike", "strike_and_check"]
 
 Framework = Literal["dramatiq", "rq", "celery", "taskiq", "huey"]
 
@@ -160,13 +160,13 @@ class Outcome:
         not finished. Dramatiq's workers have also fetched two more for each, and run them.
         """
         fetched = 2 if self.case.framework == "dramatiq" and self.case.what.of_broker else 0
-        return self.case.what.doubles(self.case.framework) * (2 + fetched) * self.case.slots
+        return (self.case.framework in self.case.what.doubling) * (2 + fetched) * self.case.slots
 
     def broken(self) -> list[str]:
         """Return the promises that were not kept."""
         left = self.duplicates_allowed if self.case.framework == "rq" else 0
         checks = {
-            f"lost {self.lost}: {self.case.of_kombu or 0}": self.lost <= self.case.of_kombu,
+            f"lost {self.lost}: {self.case.of_kombu}": self.lost <= self.case.of_kombu,
             f"done {self.done} of {self.case.jobs}, {self.left} left": self.done + left + self.case.of_kombu
             >= self.case.jobs,
             f"over-admissions {self.over}: at most {self.over_allowed}": self.over <= self.over_allowed,
@@ -186,8 +186,7 @@ def strike(case: Case) -> Outcome:
         flooding = stack.enter_context(flood.flooding(flood, running_scene.servers))
         flooding._environment["dramatiq_restart_delay"] = "300"
         running_scene.flooding = flooding
-        for number in range(case.jobs):
-            flooding.send("job", str(number))
+        flooding.send_backlog()
         flooding.start()
         enough = rnd.randint(case.jobs // 6, case.jobs // 3)
         wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} bodies have begun")
@@ -198,6 +197,14 @@ def strike(case: Case) -> Outcome:
         result = flooding.stop()
         lag = running_scene.lag
     return judge(case, result, struck_us, over_us, lag)
+
+
+def strike_and_check(case: Case) -> Outcome:
+    """Like `strike`, and check every promise on the outcome."""
+    outcome = strike(case)
+    print(outcome)
+    assert outcome.broken() == []
+    return outcome
 
 
 def judge(case: Case, result: FloodRecord, struck_us: int, over_us: int, lag: float = 0.0) -> Outcome:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from support.celery.flood import CeleryFlood
 from support.faults.processes import Fleet
 from support.flood.limits import FloodLimit
-from support.flood.run import Flood, FloodApart
+from support.flood.run import Flood
 from support.partner.callers import READY
 from support.partner.hidden import Call, Hidden, HiddenPartner, Rate
 from support.rq.flood import OURS_SIMPLE, RqFlood
@@ -38,7 +38,7 @@ _WAITING = 300  # how many jobs are not done, at any time
 
 
 FRAMEWORKS: Mapping[str, Callable[..., Flood]] = {
-    "Dramatiq": FloodApart,
+    "Dramatiq": partial(Flood, apart=True),
     "Celery": partial(CeleryFlood, pool="threads"),
     "RQ": lambda *, processes, threads, **given: RqFlood(kinds=(OURS_SIMPLE,) * processes, **given),
 }

@@ -19,7 +19,7 @@ import redis
 
 from support.celery.flood import CeleryFlood
 from support.flood.figures import bursts_beyond_us, inversions
-from support.flood.meters import scripts_run
+from support.flood.meters import cpu_of_redis, scripts_run
 from support.flood.run import Flood, Flooding, FloodLimit, FloodRecord, run
 from support.rq.flood import OURS_SIMPLE, RqFlood
 from support.servers.flood import Servers
@@ -89,16 +89,11 @@ class Meter:
         self._store.flushall()
 
     def read(self) -> tuple[int, float, float]:
-        return scripts_run(self._store), _cpu(self._store), _cpu(self._broker)
+        return scripts_run(self._store), cpu_of_redis(self._store), cpu_of_redis(self._broker)
 
     def close(self) -> None:
         self._store.close()
         self._broker.close()
-
-
-def _cpu(client: Any) -> float:
-    result = client.info("cpu")
-    return float(result["used_cpu_user"] + result["used_cpu_sys"])
 
 
 def drained(flood: Flood, where: Servers) -> Cost:

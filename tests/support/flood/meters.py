@@ -11,11 +11,17 @@ import redis
 
 from support.servers.flood import Servers
 
-__all__ = ["pids_of_broker", "pids_of_redis", "pss_mb", "scripts_run"]
+__all__ = ["cpu_of_redis", "pids_of_broker", "pids_of_redis", "pss_mb", "scripts_run"]
 
 
 def pids_of_redis(client: Any) -> list[int]:
     return [int(client.info("server")["process_id"])]
+
+
+def cpu_of_redis(client: Any) -> float:
+    """Return the CPU time of the server until now, in seconds."""
+    used = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def pids_of_broker(where: Servers) -> list[int]:

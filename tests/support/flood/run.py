@@ -18,13 +18,13 @@ from typing import Any, ClassVar, Literal
 
 import redis
 
-from support.dramatiq.workers import Workers
+from support.dramatiq.workers import dramatiq_command
 from support.faults.processes import Command, Fleet
 from support.flood.limits import FloodLimit
 from support.servers.flood import Sender, Servers
 from support.waiting import wait_until
 
-__all__ = ["Flood", "FloodApart", "FloodLimit", "FloodRecord", "Flooding", "Grant", "Start", "run"]
+__all__ = ["Flood", "FloodLimit", "FloodRecord", "Flooding", "Grant", "Start", "run"]
 
 Mode = Literal["throttlekit", "naive", "native", "blocking", "none"]
 _MODULE = "support.flood.jobs"
@@ -49,6 +49,8 @@ class Flood:
         settle: How many seconds without an event end the flood.
         others: Further actors and their limits, on the same queue.
         faulty: Brokers and workers will die, so the others must detect it soon.
+        apart: Whether each worker process of Dramatiq has its own command, because a command ends with any of its
+            processes.
         slow_s: The bodies call a `HiddenPartner` in the recording Redis, and an answer that takes longer is an
             overload. None: they call no partner.
         max_inline_wait: The adapter's option of this name, if it has it. None: its default.
@@ -68,19 +70,14 @@ class Flood:
     account_of: Callable[[int], str] = field(default=lambda index: "one", compare=False)
     others: Mapping[str, tuple[FloodLimit, ...]] = field(default_factory=dict[str, tuple[FloodLimit, ...]])
     faulty: bool = False
+    apart: bool = False
     slow_s: float | None = None
     max_inline_wait: float | None = None
     flooding: ClassVar[type[Flooding]]
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
         actors = {"job": self.limits, **self.others}
-        options = (
-            {"confirm_delivery": True}
-            if where.kind == "rabbitmq"
-            else _QUICK_RECOVERY
-            if self.kills or self.faulty
-            else {}
-        )
+        options = _QUICK_RECOVERY if where.kind == "redis" and (self.kills or self.faulty) else {}
         config = {
             "broker_url": where.broker_url,
             "store_url": where.store_url,
@@ -99,13 +96,6 @@ class Flood:
     def more(self, where: Servers) -> dict[str, Any]:
         """Return the additional configuration of the workers of one framework."""
         return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FloodApart(Flood):
-    """
-    A flood with one command for each worker process of Dramatiq, because a command ends with any of its processes.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +151,7 @@ def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> Flo
     """Run *flood*. When this returns, no process, message or key of it is left."""
     with (kind or flood.flooding)(flood, where) as flooding:
         if flood.pace is None:
-            for index in range(flood.jobs):
-                flooding.send("job", str(index), flood.account_of(index))
+            flooding.send_backlog()
         flooding.start()
         _follow(flooding)
         return flooding.stop()
@@ -224,8 +213,14 @@ class Flooding:
 
     def workers(self) -> Fleet:
         """Start the worker processes, and return them."""
-        command = Workers.command(_MODULE, processes=self.flood.processes, threads=self.flood.threads)
-        return Fleet([command], self._environment)
+        commands, each = (self.flood.processes, 1) if self.flood.apart else (1, self.flood.processes)
+        command = dramatiq_command(_MODULE, processes=each, threads=self.flood.threads)
+        return Fleet([command] * commands, self._environment)
+
+    def send_backlog(self) -> None:
+        """Send all jobs of the flood."""
+        for index in range(self.flood.jobs):
+            self.send("job", str(index), self.flood.account_of(index))
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
         """Send a job for each actor and index, in this order, in batches: for backlogs of many thousands."""
@@ -299,13 +294,7 @@ class Flooding:
         return sorted(found, key=lambda grant: grant.at_us)
 
 
-class _FloodingApart(Flooding):
-    def workers(self) -> Fleet:
-        command = Workers.command(_MODULE, processes=1, threads=self.flood.threads)
-        return Fleet([command] * self.flood.processes, self._environment)
-
-
-Flood.flooding, FloodApart.flooding = Flooding, _FloodingApart
+Flood.flooding = Flooding
 
 
 def _follow(flooding: Flooding) -> None:

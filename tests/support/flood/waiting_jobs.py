@@ -22,7 +22,7 @@ from support.flood.contents import contents, ready
 from support.flood.figures import bursts_beyond_us, full_from, lateness
 from support.flood.limits import FloodLimit
 from support.flood.meters import pids_of_broker, pids_of_redis, pss_mb, scripts_run
-from support.flood.run import Flood, FloodApart, Flooding
+from support.flood.run import Flooding
 from support.flood.shares import STOCK, WOKEN, WORKERS
 from support.rq.flood import OURS_SIMPLE
 from support.servers.flood import Servers, servers
@@ -146,10 +146,10 @@ def happen(plan: Plan, workers: str) -> Found:
     """Run *plan* on new servers, and leave nothing behind."""
     flood_of, kind = WORKERS[workers]
     limit = FloodLimit("partner", f"{plan.rate}/s", plan.burst)
-    how: dict[str, Any] = {"processes": plan.processes}
+    how: dict[str, Any] = {"processes": plan.processes, "apart": True}
     if workers.startswith("RQ"):
         how["kinds"] = (OURS_SIMPLE,) * plan.processes
-    flood = (FloodApart if flood_of is Flood else flood_of)(limits=(limit,), jobs=plan.jobs, **how)
+    flood = flood_of(limits=(limit,), jobs=plan.jobs, **how)
     with servers(kind) as found, redis_server() as limits:
         where = replace(found, limits_url=patient(f"{limits}/1"))
         with flood.flooding(flood, where) as flooding:

@@ -70,9 +70,9 @@ class Plan:
             kind: Celery's pool, huey's type of worker, or RQ's class, with the suffix "+scheduler" for RQ's scheduler.
         """
         if self.framework == "dramatiq":
-            from support.dramatiq.workers import Workers
+            from support.dramatiq.workers import dramatiq_command
 
-            return [Workers.command(_WORKER, processes=count, threads=threads)], count
+            return [dramatiq_command(_WORKER, processes=count, threads=threads)], count
         if self.framework == "taskiq":
             from support.taskiq.site import worker_command
 
@@ -106,8 +106,7 @@ class _Dramatiq:
     def __init__(self, plan: Plan) -> None:
         from support.dramatiq.workers import make_broker
 
-        options = {} if plan.broker_url.startswith("redis") else {"confirm_delivery": True}
-        self._queue, self._broker = plan.queue, make_broker(plan.broker_url, middleware=[], **options)
+        self._queue, self._broker = plan.queue, make_broker(plan.broker_url, middleware=[])
         self._broker.declare_queue(plan.queue)
 
     def send(self, job: str, limits: Sequence[Limit] = (), **arguments: Any) -> None:

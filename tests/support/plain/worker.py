@@ -30,8 +30,7 @@ def _dramatiq() -> Any:
 
     from support.dramatiq.workers import make_broker
 
-    options = {} if _plan.broker_url.startswith("redis") else {"confirm_delivery": True}
-    created = make_broker(_plan.broker_url, **options)
+    created = make_broker(_plan.broker_url)
     if _limiter is not None:
         from throttlekit_dramatiq import Throttle
 

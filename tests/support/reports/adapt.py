@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import date
 from html import escape
 from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support.reports.shares import options_given
 from support.reports.svg import grid
-from support.reports.tables import about, spread, table
+from support.reports.tables import spread, table, write_collected
 
 __all__ = ["picture", "rows", "write"]
 
@@ -90,11 +88,6 @@ def _panel(title: str, run: Run, highest: float) -> Iterator[str]:
 def write(folder: Path, shown: str, notes: str, panels: Mapping[str, Run], highest: float, simulated: str) -> None:
     """Write the page of this benchmark and its picture. *simulated* is the table of the rules for slots."""
     (folder / "adapt.svg").write_text(picture(panels, highest), "utf-8")
-    page = [
-        "# Results: a limit that is not known",
-        f"Printed by `{' '.join(['python', 'tests/benchmarks/adapt.py', *options_given()])}`, in one run or several, "
-        f"on {date.today()}; not edited by hand.\n" + about("dramatiq", "celery", "rq", "redis", "botocore"),
-        shown, notes, "## Rules for slots, simulated", SIMULATED, simulated,
-    ]  # fmt: skip
-    (folder / "results").mkdir(exist_ok=True)
-    (folder / "results/adapt.md").write_text("\n\n".join(page) + "\n", "utf-8")
+    packages = "dramatiq", "celery", "rq", "redis", "botocore"
+    parts = [shown, notes, "## Rules for slots, simulated", SIMULATED, simulated]
+    write_collected(folder, "adapt", "Results: a limit that is not known", packages, parts)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from support.reports.svg import grid
-from support.reports.tables import about, table
+from support.reports.tables import table, write_collected
 
-__all__ = ["EACH", "Figure", "beside", "by_workers", "options_given", "picture", "write"]
+__all__ = ["EACH", "Figure", "beside", "by_workers", "picture", "write"]
 
 EACH = 2
 """The seconds of each point of the picture."""
@@ -91,25 +89,9 @@ def write(
 ) -> None:  # fmt: skip
     """Write the page of this benchmark, and its picture."""
     (folder / "shares.svg").write_text(picture(panels, rate), "utf-8")
-    main, other = by_workers(rows, workers), beside(others)
-    command = " ".join(["python", "tests/benchmarks/shares.py", *options_given()])
-    page = [
-        "# Results: shares",
-        f"Printed by `{command}`, in one run or several, on {date.today()}; not edited by hand.\n"
-        + about("dramatiq", "celery", "rq", "redis"),
-        main, notes, "## Other ways", other, "## The service of each tenant",
+    parts = [
+        by_workers(rows, workers), notes, "## Other ways", beside(others), "## The service of each tenant",
         "Each colour is a tenant, and the dashed line is the limit.",
         "![Service of each tenant over time](../shares.svg)",
     ]  # fmt: skip
-    (folder / "results").mkdir(exist_ok=True)
-    (folder / "results/shares.md").write_text("\n\n".join(page) + "\n", "utf-8")
-
-
-def options_given() -> list[str]:
-    """Return the command line's options without those that select the rows of one of several runs."""
-    given = sys.argv[1:]
-    for option in ("--results", "--only", "--runs", "--way", "--workers"):
-        if option in given:
-            at = given.index(option)
-            del given[at : at + 2]
-    return given
+    write_collected(folder, "shares", "Results: shares", ("dramatiq", "celery", "rq", "redis"), parts)

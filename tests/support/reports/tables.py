@@ -10,8 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib import metadata
+from pathlib import Path
 
-__all__ = ["PROMISES", "Promise", "about", "page", "print_results", "promises", "ratios", "spread", "table"]
+__all__ = [
+    "PROMISES", "Promise", "about", "page", "print_results", "promises", "ratios", "spread", "table", "version_of",
+    "write_collected",
+]  # fmt: skip
 
 PROMISES = ("measured by", "what", "measured", "asked for", "kept")
 """The titles of the table that `tests/benchmarks/page.py` collects from all commands."""
@@ -78,13 +82,11 @@ def page(
     Return a page of docs/results with one table, as the output of this command. Continued lines of *notes* begin with
     two blanks.
     """
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
     lines = [
         f"# {heading}",
         "",
         f"Printed by `{' '.join(['python', *sys.argv])}` on {date.today()}; not edited by hand.",
-        f"Python {platform.python_version()}, {versions}, on {os.cpu_count()} cores of {platform.system()} "
-        f"{platform.machine()}: read the ratios, not the seconds.",
+        about(*packages),
         "",
         *("| " + " | ".join(cells) + " |" for cells in (titles, ["---"] * len(titles), *rows)),
         "",
@@ -104,6 +106,20 @@ def about(*packages: str, servers: Sequence[str] = ()) -> str:
     ]
     where = f"{os.cpu_count()} cores of {platform.system()} {platform.machine()}"
     return f"{', '.join([*shown, *servers])}, on {where}: read the ratios, not the times."
+
+
+def write_collected(folder: Path, name: str, heading: str, packages: Sequence[str], parts: Sequence[str]) -> None:
+    """Write the page of a benchmark whose rows may be from several runs."""
+    given = sys.argv[1:]
+    for option in ("--results", "--only", "--runs", "--way", "--workers"):  # they select the rows of one of the runs
+        if option in given:
+            at = given.index(option)
+            del given[at : at + 2]
+    command = " ".join(["python", f"tests/benchmarks/{name}.py", *given])
+    printed = f"Printed by `{command}`, in one run or several, on {date.today()}; not edited by hand."
+    (folder / "results").mkdir(exist_ok=True)
+    page = [f"# {heading}", f"{printed}\n{about(*packages)}", *parts]
+    (folder / f"results/{name}.md").write_text("\n\n".join(page) + "\n", "utf-8")
 
 
 def version_of(name: str) -> str | None:

@@ -70,8 +70,7 @@ class Sender:
             self._redis = redis.Redis.from_url(where.broker_url)
             self._redis.flushall()
             self._redis.config_resetstat()
-        options = {} if where.kind == "redis" else {"confirm_delivery": True}
-        self._broker = make_broker(where.broker_url, middleware=[], **options)
+        self._broker = make_broker(where.broker_url, middleware=[])
         self._broker.declare_queue(queue)
         self._sent = 0
 
