@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,23 +17,32 @@ from throttlekit_huey import install
 _NUMBERS = itertools.count(1)
 
 
+@pytest.fixture
+def make_hand(redis_url: str) -> Iterator[Callable[..., Hand]]:
+    """
+    A function that makes a huey of a kind, with throttlekit. By default, its name and its limiter are its own. All of
+    them are closed when the test ends.
+    """
+    with ExitStack() as stack:
+
+        def make(kind: Any = RedisHuey, *, name: str = "", limiter: Limiter | None = None, **options: Any) -> Hand:
+            huey: Any = kind(name or f"hand{next(_NUMBERS)}", url=redis_url, read_timeout=0.2, **options)
+            limiter = stack.enter_context(limiter or Limiter("memory://"))
+            install(huey, limiter)
+            hand = Hand(huey, limiter)
+            stack.callback(huey.storage.pool.disconnect)
+            stack.callback(hand.admission.waiting.close)
+            return hand
+
+        yield make
+
+
 @pytest.fixture(params=[RedisHuey, PriorityRedisHuey], ids=["list", "priorities"])
-def hand(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Hand]:
-    yield from _hand(request.param, redis_url)
+def hand(request: pytest.FixtureRequest, make_hand: Callable[..., Hand]) -> Hand:
+    return make_hand(request.param)
 
 
 @pytest.fixture
-def plain(redis_url: str) -> Iterator[Hand]:
+def plain(make_hand: Callable[..., Hand]) -> Hand:
     """A huey with a list, for behaviour that does not depend on the kind of queue."""
-    yield from _hand(RedisHuey, redis_url)
-
-
-def _hand(kind: Any, url: str) -> Iterator[Hand]:
-    huey: Any = kind(f"hand{next(_NUMBERS)}", url=url, read_timeout=0.2)
-    limiter = Limiter("memory://")
-    install(huey, limiter)
-    hand = Hand(huey, limiter)
-    yield hand
-    hand.admission.waiting.close()
-    limiter.close()
-    huey.storage.pool.disconnect()
+    return make_hand()

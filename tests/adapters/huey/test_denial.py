@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from throttlekit.stores import Request
 from throttlekit.stores.memory import MemoryStore
 from throttlekit_huey import install
 
-KINDS = (RedisHuey, PriorityRedisHuey)
 SLOW = TokenBucket("slow", "1/hour", burst=1)
 WIDE = TokenBucket("wide", "1000/s", burst=100)
 
@@ -134,14 +134,11 @@ class _Store(MemoryStore):
         return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
-def test_both_messages_of_a_task_object_wait_for_the_store(redis_url: str) -> None:
+def test_both_messages_of_a_task_object_wait_for_the_store(make_hand: Callable[..., Hand]) -> None:
     """Huey's schedule is a set of messages. Without a position from the store, the two messages are equal."""
-    huey: Any = RedisHuey("twice", url=redis_url, read_timeout=0.2)
     store = _Store()
-    limiter = Limiter(store)
-    install(huey, limiter)
-    hand = Hand(huey, limiter)
-    task = hand.task().s("x")
+    hand = make_hand(limiter=Limiter(store))
+    huey, task = hand.huey, hand.task().s("x")
     for _ in range(2):
         huey.enqueue(task)
     store.away = True
@@ -151,9 +148,6 @@ def test_both_messages_of_a_task_object_wait_for_the_store(redis_url: str) -> No
     assert hand.until(1) == ["x"]
     huey.read_schedule(huey._get_timestamp() + datetime.timedelta(minutes=1))  # one of the two waits until it is due
     assert hand.until(2) == ["x", "x"]
-    hand.admission.waiting.close()
-    limiter.close()
-    huey.storage.pool.disconnect()
 
 
 def test_a_worker_that_was_suspended_leaves_its_job_to_another_worker(hand: Hand) -> None:
@@ -287,13 +281,12 @@ def test_an_idle_worker_takes_a_job_at_once(hand: Hand, limited: bool) -> None:
     assert (hand.ran, hand.in_hand) == (["x"], 0)
 
 
-def test_compressed_messages_are_not_lost(redis_url: str) -> None:
+def test_compressed_messages_are_not_lost(make_hand: Callable[..., Hand]) -> None:
     """
     If the name of a task cannot be read from a message, the job stays registered until it is known to have no limit.
     """
-    huey: Any = RedisHuey("compressed", url=redis_url, compression=True, read_timeout=0.2)
-    hand = Hand(huey, Limiter("memory://"))
-    install(huey, hand.limiter)
+    hand = make_hand(compression=True)
+    huey = hand.huey
     limited, free = hand.task(), hand.task(throttle=None, name="free")
     limited("a")
     task = huey.dequeue()
@@ -304,7 +297,6 @@ def test_compressed_messages_are_not_lost(redis_url: str) -> None:
     assert hand.in_hand == 0
     huey.execute(task)
     assert hand.ran == ["a", "b"]
-    huey.storage.pool.disconnect()
 
 
 def test_a_job_of_a_killed_process_runs_again(hand: Hand) -> None:
@@ -500,17 +492,6 @@ def _add(one: int, other: int) -> int:
     return one + other
 
 
-def test_a_free_slot_is_taken_at_once(hand: Hand) -> None:
-    """A job that waits for a slot runs when the previous job ends, whatever was estimated."""
-    slot = Concurrency("slot", 1, lease=60)
-    held = hand.limiter.acquire(slot)
-    hand.huey.task(throttle=slot, name="slotted")(hand._body)("x")
-    hand.step()
-    hand.limiter.release(held)
-    hand.huey.task(throttle=slot, name="slotted2")(hand._body)("y")
-    assert hand.until(2)
-
-
 def test_install_refuses_wrong_arguments_and_declarations(redis_url: str) -> None:
     """A huey of another kind, a second call, another object, and a task that was declared with a mistake are errors."""
     limiter = Limiter("memory://")
@@ -635,28 +616,10 @@ def test_a_revocation_that_has_ended_is_deleted(hand: Hand, once: bool) -> None:
     assert not [key for key in hand.huey.all_results() if key.startswith("rt:")]
 
 
-def test_revoked_jobs_delay_no_other_job(hand: Hand) -> None:
-    """Revoked jobs are woken one after the other, and none of them uses a unit."""
-    task = hand.task(throttle=SLOW)
-    held = hand.limiter.acquire(SLOW)
-    for n in range(30):
-        task(n)
-        hand.step()
-    other = hand.task(throttle=SLOW)
-    other("other")
-    hand.step()
-    task.revoke()
-    hand.limiter.settle(held, actual=0)
-    assert hand.until(1) == ["other"]
-    assert [name for name, _ in hand.signals].count("revoked") == 30
-
-
-def test_a_huey_can_get_priorities_while_jobs_wait(redis_url: str) -> None:
+def test_a_huey_can_get_priorities_while_jobs_wait(make_hand: Callable[..., Hand]) -> None:
     """A huey can get priorities while jobs that the huey without them has woken are in a list. No job is lost."""
     limiter = Limiter("memory://")
-    before, after = (Hand(kind("grows", url=redis_url, read_timeout=0.2), limiter) for kind in KINDS)
-    for each in (before, after):
-        install(each.huey, limiter)
+    before, after = (make_hand(kind, name="grows", limiter=limiter) for kind in (RedisHuey, PriorityRedisHuey))
     first, second, free = before.task(name="job"), after.task(name="job"), after.task(name="free", throttle=None)
     assert first.task_class.__name__ == second.task_class.__name__
     before.deny(0.1)
@@ -671,9 +634,6 @@ def test_a_huey_can_get_priorities_while_jobs_wait(redis_url: str) -> None:
     after.until(3)
     _age(after)
     assert sorted(after.until(6)) == list(range(6))
-    after.admission.waiting.close()
-    for each in (before, after):
-        each.huey.storage.pool.disconnect()
 
 
 def test_a_key_of_another_type_loses_no_job(hand: Hand) -> None:
@@ -721,12 +681,10 @@ def test_a_lost_reply_to_a_wake_loses_no_position(hand: Hand) -> None:
     assert hand.until(1) == [0]
 
 
-def test_jobs_that_end_in_another_process_leave_the_waitlist(redis_url: str) -> None:
+def test_jobs_that_end_in_another_process_leave_the_waitlist(make_hand: Callable[..., Hand], redis_url: str) -> None:
     """The jobs waited in one process, and another one finds that they were revoked. The next job is woken at once."""
     limiter = Limiter(redis_url)
-    one, two = (Hand(RedisHuey("shared", url=redis_url, read_timeout=0.2), limiter) for _ in range(2))
-    for each in (one, two):
-        install(each.huey, limiter)
+    one, two = (make_hand(name="shared", limiter=limiter) for _ in range(2))
     task, other = (one.task(name=name, throttle=SLOW) for name in ("job", "other"))
     for name in ("job", "other"):
         two.task(name=name, throttle=SLOW)
@@ -741,7 +699,3 @@ def test_jobs_that_end_in_another_process_leave_the_waitlist(redis_url: str) -> 
     assert two.until(1) == ["other"]
     assert [name for name, _ in two.signals].count("revoked") == 5
     assert not [key for key in one.redis.keys("tk1:{slow:}*") if b"entries" in key]
-    for each in (one, two):
-        each.admission.waiting.close()
-        each.huey.storage.pool.disconnect()
-    limiter.close()

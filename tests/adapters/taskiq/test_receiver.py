@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pika
 import pytest
@@ -470,16 +470,26 @@ def test_a_broker_that_gives_a_message_to_many_is_refused(broker: Any) -> None:
     limiter.close()
 
 
-def _in_memory(*limits: TokenBucket, **options: Any) -> tuple[InMemoryBroker, Limiter]:
-    limiter = Limiter("memory://")
-    broker = InMemoryBroker(await_inplace=True)
-    broker.add_middlewares(SimpleRetryMiddleware(), Throttle(limiter, **options))
+def _make_in_memory() -> tuple[InMemoryBroker, Limiter]:
+    limiter, broker = Limiter("memory://"), InMemoryBroker(await_inplace=True)
+    broker.add_middlewares(SimpleRetryMiddleware(), Throttle(limiter))
     return broker, limiter
 
 
-def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender() -> None:
+@pytest.fixture
+def in_memory() -> Iterator[tuple[InMemoryBroker, Limiter]]:
+    """A broker in memory, and the limiter of its tasks."""
+    broker, limiter = _make_in_memory()
+    yield broker, limiter
+    limiter.close()
+
+
+_InMemory: TypeAlias = "tuple[InMemoryBroker, Limiter]"
+
+
+def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender(in_memory: _InMemory) -> None:
     """`InMemoryBroker`, for tests, has no stream of messages. A denied task waits where it was sent."""
-    broker, limiter = _in_memory()
+    broker, _ = in_memory
     ran: list[float] = []
 
     @broker.task(throttle=[TokenBucket("five", "20/s", burst=1)])
@@ -497,12 +507,11 @@ def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender() -> None:
     begun = time.monotonic()
     asyncio.run(main())
     assert ran[2] - begun >= 0.09
-    limiter.close()
 
 
-def test_a_task_with_a_429_runs_again_in_memory() -> None:
+def test_a_task_with_a_429_runs_again_in_memory(in_memory: _InMemory) -> None:
     """A body that gets a 429 runs once more after the pause, and no retry is counted."""
-    broker, limiter = _in_memory()
+    broker, _ = in_memory
     ran: list[Any] = []
 
     @broker.task(throttle=[TokenBucket("angry", "100/s")], retry_on_error=True, max_retries=1)
@@ -519,12 +528,11 @@ def test_a_task_with_a_429_runs_again_in_memory() -> None:
 
     asyncio.run(main())
     assert len(ran) == 2
-    limiter.close()
 
 
-def test_a_direct_call_of_a_task_makes_no_request() -> None:
+def test_a_direct_call_of_a_task_makes_no_request(in_memory: _InMemory) -> None:
     """A task that is called directly, or in the body of another task, is a plain function."""
-    broker, limiter = _in_memory()
+    broker, limiter = in_memory
 
     @broker.task(throttle=[_SLOW])
     def once() -> str:
@@ -541,12 +549,11 @@ def test_a_direct_call_of_a_task_makes_no_request() -> None:
     assert once() == "ran"
     assert asyncio.run(main()) == ["ran", "ran"]
     assert limiter.peek(_SLOW, cost=0).remaining == 0
-    limiter.close()
 
 
-def test_limits_are_not_sent_in_labels() -> None:
+def test_limits_are_not_sent_in_labels(in_memory: _InMemory) -> None:
     """The limits of a task are not in its labels, which taskiq sends as text, or in schedules with these labels."""
-    broker, limiter = _in_memory()
+    broker, _ = in_memory
 
     @broker.task(throttle=[_SLOW], throttle_max_wait=5, schedule=[{"cron": "* * * * *"}], color="red")
     async def job() -> None: ...
@@ -560,7 +567,6 @@ def test_limits_are_not_sent_in_labels() -> None:
     assert job.labels["color"] == "red"
     (schedule,) = asyncio.run(main())
     assert schedule.task_name == job.task_name
-    limiter.close()
 
 
 def test_a_throttle_belongs_to_one_broker() -> None:
@@ -575,7 +581,7 @@ def test_a_throttle_belongs_to_one_broker() -> None:
 def test_a_task_that_brokers_share_has_its_limits_on_each() -> None:
     """Each broker's own limiter decides, and holds the slot while the body runs."""
     shared, slot, rate = AsyncSharedBroker(), Concurrency("shared", 1), TokenBucket("rate", "1/hour", burst=1)
-    brokers = [_in_memory(), _in_memory()]
+    brokers = [_make_in_memory(), _make_in_memory()]
     free: list[list[bool]] = []
 
     @shared.task("shared", throttle=[slot, rate])
@@ -598,9 +604,9 @@ def test_a_task_that_brokers_share_has_its_limits_on_each() -> None:
     assert free == [[False, True], [True, False]]
 
 
-def test_limits_that_were_converted_to_text_are_refused() -> None:
+def test_limits_that_were_converted_to_text_are_refused(in_memory: _InMemory) -> None:
     """If a task was declared elsewhere and taskiq has converted its limits to text, its message is not sent."""
-    broker, limiter = _in_memory()
+    broker, _ = in_memory
 
     @broker.task("known")
     async def known() -> None: ...
@@ -613,7 +619,6 @@ def test_limits_that_were_converted_to_text_are_refused() -> None:
             await kicker.kiq()
 
     asyncio.run(main())
-    limiter.close()
 
 
 @pytest.mark.parametrize("most", [0, 1.5, "many"])
