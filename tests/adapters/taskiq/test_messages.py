@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -49,21 +48,20 @@ class _Broker(InMemoryBroker):
         self.sent.append(json.loads(message.message))
 
 
-def test_each_message_of_one_kicker_has_its_own_key() -> None:
+def test_each_message_of_one_kicker_has_its_own_key(limiter: Limiter) -> None:
     """With limits of single messages, the key of the first is not the key of the next."""
     broker = _Broker()
-    with closing(Limiter("memory://")) as limiter:
-        broker.add_middlewares(Throttle(limiter))
+    broker.add_middlewares(Throttle(limiter))
 
-        @broker.task
-        async def job(account: int) -> None: ...
+    @broker.task
+    async def job(account: int) -> None: ...
 
-        async def send() -> None:
-            kicker = job.kicker().with_labels(throttle=[TokenBucket("own", "1/s", key="{account}")])
-            await kicker.kiq(1)
-            await kicker.kiq(2)
+    async def send() -> None:
+        kicker = job.kicker().with_labels(throttle=[TokenBucket("own", "1/s", key="{account}")])
+        await kicker.kiq(1)
+        await kicker.kiq(2)
 
-        asyncio.run(send())
+    asyncio.run(send())
     assert [json.loads(each["labels"]["throttle"])[0]["key"] for each in broker.sent] == ["1", "2"]
 
 
@@ -71,19 +69,18 @@ def test_each_message_of_one_kicker_has_its_own_key() -> None:
     ("option", "meant"),
     [("throtle", "throttle"), ("throttle_maxwait", "throttle_max_wait"), ("max_wait", "throttle_max_wait")],
 )
-def test_a_misspelt_option_is_refused(option: str, meant: str) -> None:
+def test_a_misspelt_option_is_refused(option: str, meant: str, limiter: Limiter) -> None:
     """
     taskiq stores any option as a label. An unknown one at a task or message is an error at once, since its limits would
     be ignored.
     """
     broker, limits = _Broker(), {"throttle": [TokenBucket("own", "1/s")]} if option == "max_wait" else {}
-    with closing(Limiter("memory://")) as limiter:
-        broker.add_middlewares(Throttle(limiter))
-        with pytest.raises(ConfigurationError, match=f"no option '{option}': did you mean '{meant}'"):
-            broker.task("wrong", **limits, **{option: 5})(_nothing)
-        right = broker.task("right", color="red")(_nothing)
-        with pytest.raises(ConfigurationError, match=f"no option '{option}': did you mean '{meant}'"):
-            asyncio.run(right.kicker().with_labels(**limits, **{option: 5}).kiq())
+    broker.add_middlewares(Throttle(limiter))
+    with pytest.raises(ConfigurationError, match=f"no option '{option}': did you mean '{meant}'"):
+        broker.task("wrong", **limits, **{option: 5})(_nothing)
+    right = broker.task("right", color="red")(_nothing)
+    with pytest.raises(ConfigurationError, match=f"no option '{option}': did you mean '{meant}'"):
+        asyncio.run(right.kicker().with_labels(**limits, **{option: 5}).kiq())
     assert broker.sent == []
 
 
@@ -91,7 +88,7 @@ async def _nothing() -> None: ...
 
 
 @pytest.mark.parametrize("acked", [False, True], ids=["no acknowledgements", "acknowledged before its body"])
-def test_a_denied_message_that_would_not_be_redelivered_is_put_back(*, acked: bool) -> None:
+def test_a_denied_message_that_would_not_be_redelivered_is_put_back(limiter: Limiter, *, acked: bool) -> None:
     """
     If it is denied while its worker stops and its broker is unavailable for a moment, it is sent when the broker is
     available.
@@ -109,8 +106,7 @@ def test_a_denied_message_that_would_not_be_redelivered_is_put_back(*, acked: bo
         delivered.confirm, delivered.acked = confirm if acked else None, acked
         await holding.put_back(delivered)
 
-    with closing(Limiter("memory://")) as limiter:
-        asyncio.run(run())
+    asyncio.run(run())
     assert len(broker.sent) == 1
 
 
@@ -124,7 +120,7 @@ def _plainly(function: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
-def test_a_plain_function_that_returns_its_body_to_await_is_refused() -> None:
+def test_a_plain_function_that_returns_its_body_to_await_is_refused(limiter: Limiter) -> None:
     """
     A plain function that returns its body to await fails, and its slot is released: otherwise the slot would be free
     before the body begins. Without limits it runs.
@@ -135,23 +131,22 @@ def test_a_plain_function_that_returns_its_body_to_await_is_refused() -> None:
         ran.append(number)
         return number
 
-    with closing(Limiter("memory://")) as limiter:
-        broker.add_middlewares(Throttle(limiter))
-        limited = broker.task("limited", throttle=[slot])(_plainly(body))
-        free = broker.task("free")(_plainly(body))
+    broker.add_middlewares(Throttle(limiter))
+    limited = broker.task("limited", throttle=[slot])(_plainly(body))
+    free = broker.task("free")(_plainly(body))
 
-        async def main() -> tuple[Any, Any]:
-            await broker.startup()
-            failed, done = await limited.kiq(1), await free.kiq(2)
-            return await failed.get_result(), await done.get_result()
+    async def main() -> tuple[Any, Any]:
+        await broker.startup()
+        failed, done = await limited.kiq(1), await free.kiq(2)
+        return await failed.get_result(), await done.get_result()
 
-        failed, done = asyncio.run(main())
-        assert limiter.peek(slot).allowed
+    failed, done = asyncio.run(main())
+    assert limiter.peek(slot).allowed
     assert "declare it with `async def`" in str(failed.error)
     assert (done.return_value, ran) == (2, [2])
 
 
-def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task() -> None:
+def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task(limiter: Limiter) -> None:
     """With a broker in memory, which runs a task as it is sent, the next task of the same sender gets the slot."""
     broker, slot, fails = InMemoryBroker(await_inplace=True), Concurrency("one", 1, lease=600), [True]
 
@@ -160,21 +155,20 @@ def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task() -> None:
             raise ValueError("no")
         return 1
 
-    with closing(Limiter("memory://")) as limiter:
-        broker.add_middlewares(Throttle(limiter))
+    broker.add_middlewares(Throttle(limiter))
 
-        @broker.task(throttle=[slot])
-        async def job(given: int = TaskiqDepends(depended)) -> int:
-            return given
+    @broker.task(throttle=[slot])
+    async def job(given: int = TaskiqDepends(depended)) -> int:
+        return given
 
-        async def main() -> Any:
-            await broker.startup()
-            assert (await (await job.kiq()).get_result()).is_err
-            fails.append(False)
-            sent = await asyncio.wait_for(job.kiq(), 30)
-            return (await sent.get_result()).return_value
+    async def main() -> Any:
+        await broker.startup()
+        assert (await (await job.kiq()).get_result()).is_err
+        fails.append(False)
+        sent = await asyncio.wait_for(job.kiq(), 30)
+        return (await sent.get_result()).return_value
 
-        assert asyncio.run(main()) == 1
+    assert asyncio.run(main()) == 1
 
 
 class _Queue(InMemoryBroker):
@@ -193,7 +187,9 @@ class _Queue(InMemoryBroker):
 
 
 @pytest.mark.parametrize("form", ["loop", "thread"])
-def test_units_that_a_body_returns_wake_the_next_task(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_that_a_body_returns_wake_the_next_task(
+    form: str, monkeypatch: pytest.MonkeyPatch, limiter: Limiter
+) -> None:
     """The next task is woken when the body ends. In this test, the worker polls its waitlist only every ten minutes."""
     monkeypatch.setattr("throttlekit.adapter.loop._LOOK_EVERY", 600.0)
     broker, ran, go = _Queue(), list[int](), threading.Event()
@@ -225,8 +221,7 @@ def test_units_that_a_body_returns_wake_the_next_task(form: str, monkeypatch: py
             finish.set()
             await receiving
 
-    with closing(Limiter("memory://")) as limiter:
-        broker.add_middlewares(throttle := Throttle(limiter))
-        broker.is_worker_process = True
-        asyncio.run(main())
+    broker.add_middlewares(throttle := Throttle(limiter))
+    broker.is_worker_process = True
+    asyncio.run(main())
     assert ran == [0, 1, 2]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import pika
 import pytest
@@ -240,17 +240,16 @@ def test_a_message_that_another_worker_has_claimed_is_left_to_it(fleet: Any, on_
         assert [each["consumer"] for each in pending()] == ["another"]
 
 
-def test_a_stream_shows_the_owner_of_a_message(redis_url: str) -> None:
+def test_a_stream_shows_the_owner_of_a_message(redis_url: str, limiter: Limiter) -> None:
     """
     A message that its worker renews stays that worker's. One that was claimed by another, or acknowledged elsewhere,
     does not.
     """
-    asyncio.run(_check_owner(redis_url))
+    asyncio.run(_check_owner(redis_url, limiter))
 
 
-async def _check_owner(redis_url: str) -> None:
+async def _check_owner(redis_url: str, limiter: Limiter) -> None:
     broker: Any = make_broker("stream", redis_url, None, "whose", idle_timeout=60_000)
-    limiter = Limiter("memory://")
     broker.add_middlewares(throttle := Throttle(limiter))
     await broker.startup()
     await broker.task("any")(_declared_task("any")).kiq()
@@ -277,17 +276,15 @@ async def _check_owner(redis_url: str) -> None:
         assert not await is_ours()
     await stream.aclose()
     await broker.shutdown()
-    limiter.close()
 
 
-def test_a_slow_worker_claims_all_messages_of_a_dead_one(redis_url: str) -> None:
+def test_a_slow_worker_claims_all_messages_of_a_dead_one(redis_url: str, limiter: Limiter) -> None:
     """Claiming can take longer than the idle time: each message belongs to the worker only after it was passed on."""
-    asyncio.run(_claim_slowly(redis_url))
+    asyncio.run(_claim_slowly(redis_url, limiter))
 
 
-async def _claim_slowly(redis_url: str) -> None:
+async def _claim_slowly(redis_url: str, limiter: Limiter) -> None:
     broker: Any = make_broker("stream", redis_url, None, "slow", idle_timeout=200)
-    limiter = Limiter("memory://")
     broker.add_middlewares(throttle := Throttle(limiter))
     await broker.startup()
     task = broker.task("any")(_declared_task("any"))
@@ -308,7 +305,6 @@ async def _claim_slowly(redis_url: str) -> None:
         await stream.aclose()
     assert ran == sent
     await broker.shutdown()
-    limiter.close()
 
 
 @pytest.mark.workers
@@ -348,7 +344,7 @@ class _FailsAtEnd(InMemoryBroker):
             raise RuntimeError("the pending read failed") from None
 
 
-def test_an_error_at_shutdown_reaches_the_receiver() -> None:
+def test_an_error_at_shutdown_reaches_the_receiver(limiter: Limiter) -> None:
     """An error that a broker's read raises as the worker stops ends the receiver, as without throttlekit."""
 
     async def main() -> None:
@@ -361,17 +357,15 @@ def test_an_error_at_shutdown_reaches_the_receiver() -> None:
         with pytest.raises(RuntimeError, match="the pending read failed"):
             await receiving
 
-    limiter = Limiter("memory://")
     asyncio.run(main())
-    limiter.close()
 
 
 def test_a_message_that_arrives_as_its_worker_closes_the_read_is_not_lost(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis would give the message to the read, which still exists in the server, and the message would be lost."""
     broker: Any = make_broker("list", redis_url, None, "closing")
-    broker.add_middlewares(Throttle(limiter := Limiter("memory://")))
+    broker.add_middlewares(Throttle(limiter))
     disconnect, sent = Connection.disconnect, list[str]()
 
     with closing(Redis.from_url(redis_url, decode_responses=True)) as client:
@@ -398,7 +392,6 @@ def test_a_message_that_arrives_as_its_worker_closes_the_read_is_not_lost(
         asyncio.run(main())
         monkeypatch.undo()
         left = client.lrange("closing", 0, -1)
-    limiter.close()
     assert sent
     assert sorted(left) == sent
 
@@ -421,9 +414,9 @@ class _SlowToTake(InMemoryBroker):
         await asyncio.Event().wait()
 
 
-def test_a_task_that_is_denied_after_the_stream_was_closed_is_put_back() -> None:
+def test_a_task_that_is_denied_after_the_stream_was_closed_is_put_back(limiter: Limiter) -> None:
     """taskiq waits only for the callbacks that it has begun. A callback ends after its task is put back."""
-    broker, limiter = _SlowToTake(), Limiter("memory://")
+    broker = _SlowToTake()
     broker.add_middlewares(Throttle(limiter))
     broker.is_worker_process = True
 
@@ -444,7 +437,6 @@ def test_a_task_that_is_denied_after_the_stream_was_closed_is_put_back() -> None
         assert [json.loads(each)["task_id"] for each in broker.queue] == [json.loads(second)["task_id"]]
 
     asyncio.run(main())
-    limiter.close()
 
 
 class NatsBroker(InMemoryBroker):
@@ -462,34 +454,26 @@ class NatsBroker(InMemoryBroker):
     ],
     ids=["pub/sub", "fanout", "NATS without a queue"],
 )
-def test_a_broker_that_gives_a_message_to_many_is_refused(broker: Any) -> None:
+def test_a_broker_that_gives_a_message_to_many_is_refused(broker: Any, limiter: Limiter) -> None:
     """A task that one worker puts back as it stops would run in all. Adding the middleware raises."""
-    limiter = Limiter("memory://")
     with pytest.raises(ConfigurationError, match="delivers each message to several workers"):
         broker().add_middlewares(Throttle(limiter))
-    limiter.close()
 
 
-def _make_in_memory() -> tuple[InMemoryBroker, Limiter]:
-    limiter, broker = Limiter("memory://"), InMemoryBroker(await_inplace=True)
+def _make_in_memory(limiter: Limiter) -> InMemoryBroker:
+    broker = InMemoryBroker(await_inplace=True)
     broker.add_middlewares(SimpleRetryMiddleware(), Throttle(limiter))
-    return broker, limiter
+    return broker
 
 
 @pytest.fixture
-def in_memory() -> Iterator[tuple[InMemoryBroker, Limiter]]:
-    """A broker in memory, and the limiter of its tasks."""
-    broker, limiter = _make_in_memory()
-    yield broker, limiter
-    limiter.close()
+def broker(limiter: Limiter) -> InMemoryBroker:
+    """A broker in memory with this limiter."""
+    return _make_in_memory(limiter)
 
 
-_InMemory: TypeAlias = "tuple[InMemoryBroker, Limiter]"
-
-
-def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender(in_memory: _InMemory) -> None:
+def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender(broker: InMemoryBroker) -> None:
     """`InMemoryBroker`, for tests, has no stream of messages. A denied task waits where it was sent."""
-    broker, _ = in_memory
     ran: list[float] = []
 
     @broker.task(throttle=[TokenBucket("five", "20/s", burst=1)])
@@ -509,9 +493,8 @@ def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender(in_memory: _InM
     assert ran[2] - begun >= 0.09
 
 
-def test_a_task_with_a_429_runs_again_in_memory(in_memory: _InMemory) -> None:
+def test_a_task_with_a_429_runs_again_in_memory(broker: InMemoryBroker) -> None:
     """A body that gets a 429 runs once more after the pause, and no retry is counted."""
-    broker, _ = in_memory
     ran: list[Any] = []
 
     @broker.task(throttle=[TokenBucket("angry", "100/s")], retry_on_error=True, max_retries=1)
@@ -530,9 +513,8 @@ def test_a_task_with_a_429_runs_again_in_memory(in_memory: _InMemory) -> None:
     assert len(ran) == 2
 
 
-def test_a_direct_call_of_a_task_makes_no_request(in_memory: _InMemory) -> None:
+def test_a_direct_call_of_a_task_makes_no_request(broker: InMemoryBroker, limiter: Limiter) -> None:
     """A task that is called directly, or in the body of another task, is a plain function."""
-    broker, limiter = in_memory
 
     @broker.task(throttle=[_SLOW])
     def once() -> str:
@@ -551,9 +533,8 @@ def test_a_direct_call_of_a_task_makes_no_request(in_memory: _InMemory) -> None:
     assert limiter.peek(_SLOW, cost=0).remaining == 0
 
 
-def test_limits_are_not_sent_in_labels(in_memory: _InMemory) -> None:
+def test_limits_are_not_sent_in_labels(broker: InMemoryBroker) -> None:
     """The limits of a task are not in its labels, which taskiq sends as text, or in schedules with these labels."""
-    broker, _ = in_memory
 
     @broker.task(throttle=[_SLOW], throttle_max_wait=5, schedule=[{"cron": "* * * * *"}], color="red")
     async def job() -> None: ...
@@ -569,44 +550,42 @@ def test_limits_are_not_sent_in_labels(in_memory: _InMemory) -> None:
     assert schedule.task_name == job.task_name
 
 
-def test_a_throttle_belongs_to_one_broker() -> None:
+def test_a_throttle_belongs_to_one_broker(limiter: Limiter) -> None:
     """Waiting tasks belong to one broker. Adding a `Throttle` to a second one is an error."""
-    throttle = Throttle(limiter := Limiter("memory://"))
+    throttle = Throttle(limiter)
     InMemoryBroker().add_middlewares(throttle)
     with pytest.raises(ConfigurationError, match="make one for each broker"):
         InMemoryBroker().add_middlewares(throttle)
-    limiter.close()
 
 
-def test_a_task_that_brokers_share_has_its_limits_on_each() -> None:
+def test_a_task_that_brokers_share_has_its_limits_on_each(limiter: Limiter) -> None:
     """Each broker's own limiter decides, and holds the slot while the body runs."""
     shared, slot, rate = AsyncSharedBroker(), Concurrency("shared", 1), TokenBucket("rate", "1/hour", burst=1)
-    brokers = [_make_in_memory(), _make_in_memory()]
+    limiters = [limiter, Limiter("memory://")]
     free: list[list[bool]] = []
 
     @shared.task("shared", throttle=[slot, rate])
     async def job() -> None:
-        free.append([limiter.peek(slot).allowed for _, limiter in brokers])
+        free.append([each.peek(slot).allowed for each in limiters])
 
     async def main() -> None:
-        for broker, limiter in brokers:
+        for each in limiters:
+            broker = _make_in_memory(each)
             await broker.startup()
             await job.kicker().with_broker(broker).kiq()
-            assert limiter.peek(slot).allowed
-            assert not limiter.peek(rate).allowed
+            assert each.peek(slot).allowed
+            assert not each.peek(rate).allowed
 
     try:
         asyncio.run(main())
     finally:
         AsyncBroker.global_task_registry.pop("shared")
-        for _, limiter in brokers:
-            limiter.close()
+        limiters[1].close()
     assert free == [[False, True], [True, False]]
 
 
-def test_limits_that_were_converted_to_text_are_refused(in_memory: _InMemory) -> None:
+def test_limits_that_were_converted_to_text_are_refused(broker: InMemoryBroker) -> None:
     """If a task was declared elsewhere and taskiq has converted its limits to text, its message is not sent."""
-    broker, _ = in_memory
 
     @broker.task("known")
     async def known() -> None: ...
