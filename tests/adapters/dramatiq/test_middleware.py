@@ -18,7 +18,7 @@ from dramatiq.middleware import AgeLimit, AsyncIO, Middleware, TimeLimit, TimeLi
 
 from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
 from support.waiting import wait_until
-from throttlekit import Job, Limiter, RateLimited, TokenBucket
+from throttlekit import Job, Limiter, RateLimited, TokenBucket, current
 from throttlekit_dramatiq import Throttle
 
 BUSY = TokenBucket("busy", "1000/s")
@@ -342,3 +342,44 @@ def test_a_denial_logs_no_error_if_metrics_are_after_throttle(
     with caplog.at_level(logging.INFO), stub.working():
         stub.until_ran(1)
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+def test_an_async_body_settles_its_own_decision(stub: Site) -> None:
+    """An async body runs in the event loop's thread, and finds its own decision there."""
+    store = Recording()
+    limiter = Limiter(store)
+    tokens = TokenBucket("tokens", "100/hour", burst=100, cost=50)
+    stub.broker.add_middleware(Throttle(limiter))
+    stub.broker.add_middleware(AsyncIO())
+
+    @stub.actor(throttle=tokens)
+    async def job() -> None:
+        current().settle(1)
+        current().settle(3)
+        stub.ran.append((await asyncio.to_thread(limiter.peek, tokens, cost=1)).remaining)
+
+    job.send()
+    with stub.working():
+        stub.until_ran(1)
+    assert stub.ran == [97]
+
+
+def test_a_decision_ends_with_its_job(stub: Site) -> None:
+    """A job without limits that the same thread runs next does not find the previous decision."""
+    throttled(stub, Recording())
+
+    @stub.actor(throttle=TokenBucket("any", "100/s"))
+    def limited() -> None:
+        stub.ran.append(current().decision)
+
+    @stub.actor
+    def free() -> None:
+        stub.ran.append(current().decision)
+
+    with stub.working(threads=1):
+        limited.send()
+        stub.until_ran(1)
+        free.send()
+        stub.until_ran(2)
+    assert stub.ran[0].allowed
+    assert stub.ran[1] is None

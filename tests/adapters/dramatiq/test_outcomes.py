@@ -5,11 +5,12 @@ A job that can never be granted, or that has waited too long, ends explicitly an
 from __future__ import annotations
 
 import json
+import logging
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from dramatiq.middleware import CurrentMessage
+from dramatiq.middleware import CurrentMessage, Middleware, SkipMessage
 from dramatiq.results import ResultFailure, Results
 from dramatiq.results.backends import StubBackend
 
@@ -129,3 +130,78 @@ def test_a_retry_after_an_uncharged_run_waits_again(stub: Site) -> None:
         stub.until_ran(2)
     assert stub.ran == [False, False]
     assert store.denials == 6
+
+
+def test_failures_are_reported_as_by_dramatiq(site: Site) -> None:
+    """
+    `on_failure` is called once for each failure of the body, and `on_retry_exhausted` once, whatever the denials in
+    between. The reader of the result gets the body's own exception.
+    """
+    store, backend = DenyBefore(2), StubBackend()
+    site.broker.add_middleware(Results(backend=backend))
+    site.broker.add_middleware(Throttle(Limiter(store)))
+
+    @site.actor
+    def failure(message: dict[str, Any], error: dict[str, str]) -> None:
+        site.ran.append(error["message"])
+
+    @site.actor
+    def exhausted(message: dict[str, Any], retries: dict[str, int]) -> None:
+        site.ran.append(retries)
+
+    @site.actor(
+        throttle=TokenBucket("each", "1000/s", key="{n}"), store_results=True, max_retries=1, min_backoff=1,
+        on_failure="failure", on_retry_exhausted="exhausted",
+    )  # fmt: skip
+    def job(n: int) -> None:
+        raise RuntimeError("no")
+
+    message = job.send(1)
+    with site.working():
+        site.until_ran(3)
+        with pytest.raises(ResultFailure) as failed:
+            message.get_result(backend=backend, block=True)
+    assert (failed.value.orig_exc_type, failed.value.orig_exc_msg) == ("RuntimeError", "no")
+    assert sorted(map(str, site.ran)) == ["no", "no", "{'retries': 1, 'max_retries': 1}"]
+    assert (store.denials, store.grants) == (4, 2)
+    assert [each.message_id for each in dead_letters(site.broker, site.queue)] == [message.message_id]
+
+
+SECRET = "sesame-4111"
+
+
+def test_skips_by_other_middleware_are_logged(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Only skips by Throttle are silent. For a message that AgeLimit skips, Dramatiq logs its warning."""
+
+    class Skips(Middleware):
+        def before_process_message(self, broker: object, message: object) -> None:
+            stub.ran.append(1)
+            raise SkipMessage("not today")
+
+    stub.broker.add_middleware(Throttle(Limiter()))
+    stub.broker.add_middleware(Skips())
+    stub.actor(lambda: None, actor_name="job").send()
+    with stub.working():
+        stub.until_ran(1)
+    assert [r.levelname for r in caplog.records if "was skipped" in r.getMessage()] == ["WARNING"]
+
+
+def test_an_invalid_key_is_not_logged(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """The log line about a job that fails because of its key has the limit and the job, but not the value."""
+    store = Recording()
+    stub.broker.add_middleware(Throttle(Limiter(store)))
+
+    @stub.actor(throttle=TokenBucket("secret", "1000/s", key="{card}"))
+    def job(card: object) -> None:
+        stub.ran.append(card)
+
+    with caplog.at_level(logging.DEBUG):
+        job.send({"number": SECRET})
+        with stub.working():
+            wait_until(
+                lambda: [r for r in caplog.records if r.name == "throttlekit.dramatiq"],
+                description="the failure is logged",
+            )
+    ours = [r.getMessage() for r in caplog.records if r.name.startswith("throttlekit")]
+    assert [line for line in ours if SECRET in line] == []
+    assert "secret" in ours[0]
