@@ -167,7 +167,8 @@ def test_a_forged_option_fails_its_message(stub: Site, garbage: Any) -> None:
     """
     store = throttled(stub)
     job = body(stub, throttle=PARTNER)
-    forge(stub, job, garbage)
+    message = job.message()._replace(options={"throttle": garbage})  # put there without any hook, as by another program
+    stub.broker.queues[stub.queue].put(message.encode())
     with stub.working():
         wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
     assert stub.ran == []
@@ -205,13 +206,6 @@ def test_no_json_value_causes_an_unexpected_error(garbage: Any) -> None:
             assert garbage in (None, [])
     except ConfigurationError:
         pass
-
-
-def forge(site: Site, actor: Any, value: Any, option: str = "throttle") -> None:
-    """Put a message on the queue without any hook, as another program could."""
-    message = actor.message()
-    message.options[option] = value
-    site.broker.queues[site.queue].put(message.encode())
 
 
 @pytest.mark.parametrize(
