@@ -343,8 +343,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_rate_limited_jobs.py::test_named_limit_or_all_rates_are_paused"],
         ),
         (
-            "    return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))",
-            "    return replace(denied, delay=max(error.retry_after, decision.delay))",
+            "    return replace(denied, delay=min(delivery.longest, max(retry_after, decision.delay)))",
+            "    return replace(denied, delay=max(retry_after, decision.delay))",
             ["tests/unit/engine/test_rate_limited_jobs.py::test_unavailable_store_defers_the_job_by_its_retry_after"],
         ),
     ],

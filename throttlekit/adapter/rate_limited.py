@@ -52,18 +52,7 @@ def deny_after_429(
     """
     stored = pause(limiter, error, limits, job=job, on_429=on_429)
     release()
-    if delivery.waits is not None:
-        return wait_again(limiter, limits, error.retry_after, job=job, delivery=delivery, stored=stored)
-    delivery = replace(delivery, again=True)
-    decision = limiter.acquire(*limits, job=job, delivery=delivery)
-    limiter.cancel(decision)
-    denied = _defer_briefly(limiter, decision, job, delivery)
-    if denied.final:
-        return denied
-    if stored:
-        return replace(denied, delay=max(denied.delay, _MOMENT))
-    # The pause is not stored, so other processes do not pause. This job still waits for the time of the response.
-    return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))
+    return wait_again(limiter, limits, error.retry_after, job=job, delivery=delivery, stored=stored)
 
 
 def pause(
@@ -95,7 +84,7 @@ def wait_again(
     limiter: Limiter, limits: Sequence[Limit], retry_after: float, *, job: Job, delivery: Delivery, stored: bool
 ) -> Decision:
     """
-    Let a job, whose body raised `RateLimited`, wait again with the waker of *delivery*. Its limits are paused already.
+    Let a job, whose body raised `RateLimited`, wait again, as *delivery* says. Its limits are paused already.
 
     Args:
         stored: Whether the pause is stored, as `pause` returned it.
@@ -109,8 +98,18 @@ def wait_again(
     delivery = replace(delivery, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)  # it was requested only for the job's position: a grant returns its units
-    assert delivery.waits is not None  # noqa: S101 - as the caller made it
-    return _hold(limiter, Call(limits, job, delivery=delivery), delivery.waits, decision, retry_after, stored=stored)
+    if decision.final:
+        return decision
+    if delivery.waits is not None:
+        call = Call(limits, job, delivery=delivery)
+        return _hold(limiter, call, delivery.waits, decision, retry_after, stored=stored)
+    denied = _defer_briefly(limiter, decision, job, delivery)
+    if denied.final:
+        return denied
+    if stored:
+        return replace(denied, delay=max(denied.delay, _MOMENT))
+    # The pause is not stored, so other processes do not pause. This job still waits for the time of the response.
+    return replace(denied, delay=min(delivery.longest, max(retry_after, decision.delay)))
 
 
 def _hold(
@@ -120,7 +119,7 @@ def _hold(
     Deny a job that was granted, or for which the store did not answer: no waitlist has it, so it is held here, for a
     moment, or for at least *retry_after* if the pause is not *stored*. Return other denials unchanged.
     """
-    if decision.final or not (decision.allowed or decision.reason == "store unavailable"):
+    if not (decision.allowed or decision.reason == "store unavailable"):
         return decision
     delay = _MOMENT if stored else max(retry_after, decision.delay)
     waited = waits.waker.waited_of(call.id)
