@@ -82,7 +82,7 @@ bench: $(VENV)/made-bench
 	$(BIN)/python tests/benchmarks/page.py docs/results/concurrency.md "Results: concurrency, and a 429" \
 		dramatiq_concurrency.py rq_concurrency.py celery_concurrency.py
 	$(BIN)/python tests/benchmarks/page.py docs/results/kills.md "Results: workers that are killed" \
-		dramatiq_kills.py celery_kills.py taskiq_kills.py huey_kills.py
+		"kills.py dramatiq" "kills.py celery" "kills.py taskiq" "kills.py huey"
 	$(BIN)/python tests/benchmarks/faults.py --markdown docs/results/faults.md
 	$(BIN)/python tests/benchmarks/page.py docs/results/waiting.md "Results: many jobs that wait" \
 		"waiting_jobs.py --workers Redis --jobs 100000" "waiting_jobs.py --jobs 10000"

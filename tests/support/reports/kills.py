@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +11,10 @@ from rich.table import Table
 
 from support.flood.figures import figures
 from support.flood.run import Flood, FloodLimit, FloodRecord, run
-from support.reports.command import parser_of, show
+from support.reports.command import show
 from support.servers.flood import Servers
 
-__all__ = ["KILLS", "Run", "compare", "flood_of", "kill_options", "moments"]
+__all__ = ["KILLS", "Run", "compare", "flood_of", "moments"]
 
 KILLS = 6
 
@@ -34,15 +33,6 @@ class Run:
     seed: int
     floods: Mapping[str, Flood]
     cells: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-def kill_options(doc: str | None, *, broker: bool = True, **choices: tuple[str, ...]) -> argparse.Namespace:
-    """Return the options of such a benchmark: --seeds, --broker, and one for each of *choices*, which include "all"."""
-    parser = parser_of(doc, broker=broker)
-    for name, values in choices.items():
-        parser.add_argument(f"--{name}", choices=values, default=values[-1])
-    parser.add_argument("--seeds", type=int, default=1, help="how many schedules of kills")
-    return parser.parse_args()
 
 
 def moments(seed: int, every: float = 2.5, first: float = 0.5, last: float = 1.9) -> tuple[float, ...]:
