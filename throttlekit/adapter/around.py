@@ -15,7 +15,6 @@ from throttlekit.adapter.admission import Throttling
 from throttlekit.adapter.body import begin, end, end_async, resume
 from throttlekit.adapter.outcome import Failed, Outcome, Run
 from throttlekit.errors import ConfigurationError
-from throttlekit.limiter import Limiter
 
 __all__ = ["Admitted", "Around", "watched"]
 
@@ -37,13 +36,9 @@ class Around:
         self._throttling, self._run, self._follow = throttling, run, follow
         self._outer = current()
 
-    @property
-    def _limiter(self) -> Limiter:
-        return self._throttling.limiter
-
     def __enter__(self) -> None:
         if self._run.decision is not None and self._run.decision.allowed:
-            begin(self._limiter, self._run.decision, self._run.job)
+            begin(self._throttling.limiter, self._run.decision, self._run.job)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         outcome: Outcome = self._run
@@ -66,7 +61,7 @@ class Around:
                 outcome = await self._throttling.rate_limited_async(self._run, error)
         finally:
             if current() is not self._outer:
-                await end_async(self._limiter, error)
+                await end_async(self._throttling.limiter, error)
                 resume(self._outer)
         return not isinstance(outcome, Run) and self._follow(outcome)
 
