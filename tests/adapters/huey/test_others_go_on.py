@@ -77,27 +77,11 @@ def fleet(redis_url: str) -> Iterator[Fleet]:
     fleet.close()
 
 
-def _pause_key(fleet: Fleet) -> None:
-    fleet.control.pause("account", key="a", duration=600)
-
-
-def _answer_429(fleet: Fleet) -> None:
-    fleet.refused = "a"
-
-
-def _rename(fleet: Fleet) -> None:
-    fleet.two.unregister()
-
-
-def _revoke(fleet: Fleet) -> None:
-    fleet.two.revoke()
-
-
-FAULTS: dict[str, tuple[str, str, Callable[[Fleet], None]]] = {
-    "paused key": ("by_key", "by_key", _pause_key),
-    "429": ("by_key", "by_key", _answer_429),
-    "renamed task": ("two", "one", _rename),
-    "revoked task": ("two", "one", _revoke),
+FAULTS: dict[str, tuple[str, str, Callable[[Fleet], object]]] = {
+    "paused key": ("by_key", "by_key", lambda fleet: fleet.control.pause("account", key="a", duration=600)),
+    "429": ("by_key", "by_key", lambda fleet: setattr(fleet, "refused", "a")),
+    "renamed task": ("two", "one", lambda fleet: fleet.two.unregister()),
+    "revoked task": ("two", "one", lambda fleet: fleet.two.revoke()),
 }
 """The task of "a", that of "b", and what stops the jobs of "a"."""
 

@@ -190,7 +190,5 @@ def _done(flooding: Flooding) -> int:
 
 
 def _inverted(result: FloodRecord) -> float:
-    first: dict[str, int] = {}
-    for start in sorted(result.starts, key=lambda one: one.at_us):
-        first.setdefault(start.job, start.at_us)
-    return inversions([int(job) for job in first])
+    starts = sorted(result.starts, key=lambda one: one.at_us)
+    return inversions([int(job) for job in dict.fromkeys(start.job for start in starts)])

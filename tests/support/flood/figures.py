@@ -72,17 +72,15 @@ def figures(result: FloodRecord) -> Figures:
     flood = result.flood
     starts = sorted(result.starts, key=lambda start: start.at_us)
     times = [start.at_us for start in starts]
-    first_of: dict[str, int] = {}
-    for start in starts:
-        first_of.setdefault(start.job, start.at_us)
+    begun = list(dict.fromkeys(start.job for start in starts))
     done, jobs = len(set(result.ends)), max(1, len(set(result.ends)))
-    ideal, took = _ideal(flood, list(first_of)), (times[-1] - times[0]) / 1e6 if times else 0.0
+    ideal, took = _ideal(flood, begun), (times[-1] - times[0]) / 1e6 if times else 0.0
     span = (result.grants[-1].at_us - result.grants[0].at_us) / 1e6 if result.grants else took
     limit = _buckets(flood)[0]
     return Figures(
         done=done,
         lost=flood.jobs - done,
-        duplicates=len(result.starts) - len(first_of),
+        duplicates=result.begun_twice,
         left=result.left,
         took=took,
         ideal=ideal,
@@ -95,7 +93,7 @@ def figures(result: FloodRecord) -> Figures:
         operations=result.counts.get("operations", 0) / jobs,
         commands=None if result.broker_commands is None else result.broker_commands / jobs,
         cpu_ms=1000 * result.counts.get("cpu", 0) / jobs,
-        inverted=inversions([int(job) for job in first_of if job.isdigit()]),
+        inverted=inversions([int(job) for job in begun if job.isdigit()]),
         unexplained_charges=unexplained_charges(result.grants) if result.grants else None,
     )
 
