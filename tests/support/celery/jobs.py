@@ -18,7 +18,7 @@ from typing import Any
 from celery import Celery, Task, signals
 from kombu import messaging
 
-from support.flood.limits import FloodLimit, options_of
+from support.flood.limits import FloodLimit
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limiter, TokenBucket
 from throttlekit_celery import install
@@ -118,6 +118,6 @@ def _declare(name: str, limits: list[TokenBucket]) -> None:
 
 if _flood["mode"] == "throttlekit":
     _limiter = Limiter(RecordingStore(_flood["store_url"], _record, _count))
-    install(app, _limiter, **{**options_of(install, _flood), **_flood["install"]})
+    install(app, _limiter, **_flood["install"])
 for _name, _limits in _flood["actors"].items():
     _declare(_name, [FloodLimit(**limit).made() for limit in _limits])

@@ -44,6 +44,11 @@ _CELERY_CONF: dict[str, Any] = {
     },
 }
 _WORKERS = 2
+_SLACK_S = 0.25
+"""
+The time between a grant and its call, in seconds: the partner accepts the calls of this time in addition to the limit's
+burst.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +59,6 @@ class Case:
     Attributes:
         fault: One of `FAULTS`, by name.
         alone: Run the framework without throttlekit.
-        slack: The time between a grant and its call, in seconds: the partner accepts the calls of this time in addition
-            to the limit's burst.
     """
 
     framework: Framework
@@ -68,7 +71,6 @@ class Case:
     body: float = 0.02
     alone: bool = False
     seed: int = 1
-    slack: float = 0.25
     patience: float = 300.0
 
     def __str__(self) -> str:
@@ -218,7 +220,7 @@ def judge(case: Case, result: FloodRecord, struck_us: int, over_us: int, lag: fl
         left=result.left,
         lost=max(0, case.jobs - done - result.left),
         duplicates=len(starts) - len(begun),
-        refused=over(starts, case.rate, case.burst + round(case.slack * case.rate)),
+        refused=over(starts, case.rate, case.burst + round(_SLACK_S * case.rate)),
         grants=len(result.grants),
         over=over([grant.at_us for grant in result.grants], case.rate, case.burst),
         over_allowed=case.what.over(case.rate, case.burst, lag),

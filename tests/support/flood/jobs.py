@@ -21,7 +21,7 @@ from dramatiq.rate_limits import WindowRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
 from support.dramatiq.workers import Counts, make_broker
-from support.flood.limits import FloodLimit, options_of
+from support.flood.limits import FloodLimit
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limit, Limiter
 from throttlekit_dramatiq import Throttle
@@ -82,9 +82,7 @@ def _install() -> None:
     if mode in ("throttlekit", "naive"):
         limiter = Limiter(RecordingStore(_flood["store_url"], _record, counts.add))
         ours = mode == "throttlekit"
-        broker.add_middleware(
-            Throttle(limiter, **options_of(Throttle, _flood)) if ours else Naive(limiter, actors["job"][0])
-        )
+        broker.add_middleware(Throttle(limiter) if ours else Naive(limiter, actors["job"][0]))
     elif mode == "native":
         rate = actors["job"][0].amount
         window = window_limiter(RedisBackend(url=_flood["store_url"]), "flood", limit=rate, window=1)

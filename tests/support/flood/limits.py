@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from throttlekit import Adapt, ByLatency, Concurrency, Limit, Share, TokenBucket
 
-__all__ = ["FloodLimit", "options_of"]
+__all__ = ["FloodLimit"]
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,3 @@ class FloodLimit:
         share = None if self.share is None else Share(self.share, weight=self.weights or 1, strict=self.strict)
         adapt = None if self.adapt is None else Adapt(self.adapt)
         return TokenBucket(self.name, self.rate, burst=self.burst, key=self.key, share=share, adapt=adapt)
-
-
-def options_of(adapter: Callable[..., Any], flood: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the flood sets and *adapter* has: `max_inline_wait`."""
-    wanted = {"max_inline_wait": flood.get("max_inline_wait")}
-    known = inspect.signature(adapter).parameters
-    return {name: value for name, value in wanted.items() if name in known and value is not None}

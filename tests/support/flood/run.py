@@ -53,7 +53,6 @@ class Flood:
             processes.
         slow_s: The bodies call a `HiddenPartner` in the recording Redis, and an answer that takes longer is an
             overload. None: they call no partner.
-        max_inline_wait: The adapter's option of this name, if it has it. None: its default.
     """
 
     limits: tuple[FloodLimit, ...]
@@ -72,7 +71,6 @@ class Flood:
     faulty: bool = False
     apart: bool = False
     slow_s: float | None = None
-    max_inline_wait: float | None = None
     flooding: ClassVar[type[Flooding]]
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
@@ -89,7 +87,6 @@ class Flood:
             "actor_options": dict(self.options),
             "broker_options": options,
             "slow_s": self.slow_s,
-            "max_inline_wait": self.max_inline_wait,
         }
         return {"TK_FLOOD": json.dumps({**config, **self.more(where)})}
 
