@@ -616,6 +616,22 @@ def test_a_revocation_that_has_ended_is_deleted(hand: Hand, once: bool) -> None:
     assert not [key for key in hand.huey.all_results() if key.startswith("rt:")]
 
 
+def test_revoked_jobs_delay_no_other_job(hand: Hand) -> None:
+    """Revoked jobs are woken one after the other, and none of them uses a unit."""
+    task = hand.task(throttle=SLOW)
+    held = hand.limiter.acquire(SLOW)
+    for n in range(30):
+        task(n)
+        hand.step()
+    other = hand.task(throttle=SLOW)
+    other("other")
+    hand.step()
+    task.revoke()
+    hand.limiter.settle(held, actual=0)
+    assert hand.until(1) == ["other"]
+    assert [name for name, _ in hand.signals].count("revoked") == 30
+
+
 def test_a_huey_can_get_priorities_while_jobs_wait(make_hand: Callable[..., Hand]) -> None:
     """A huey can get priorities while jobs that the huey without them has woken are in a list. No job is lost."""
     limiter = Limiter("memory://")
