@@ -26,9 +26,21 @@ def explode(job: Job) -> Any:
     raise LookupError("no such tenant")
 
 
-def run_until_failure(site: Site, limit: TokenBucket, store: Recording) -> Any:
-    """Send one message to an actor with every kind of callback, and return the failure that the reader gets."""
-    site.broker.add_middleware(Results(backend=StubBackend()))
+@pytest.mark.parametrize(
+    ("limit", "error"),
+    [
+        (TokenBucket("faulty", "10/s", key=explode), "ConfigurationError"),
+        (TokenBucket("faulty", "10/s", burst=5, cost=lambda job: 6), "CostExceedsLimit"),
+    ],
+    ids=["key", "cost"],
+)
+def test_a_limit_that_cannot_be_computed_fails_the_job_once(site: Site, limit: TokenBucket, error: str) -> None:
+    """
+    The body does not run, no retry is used, and nothing is charged. The job is dead-lettered once, `on_failure` is
+    called once, and the reader of the result gets the error.
+    """
+    store, backend = Recording(), StubBackend()
+    site.broker.add_middleware(Results(backend=backend))
     site.broker.add_middleware(Throttle(Limiter(store)))
 
     @site.actor
@@ -49,29 +61,11 @@ def run_until_failure(site: Site, limit: TokenBucket, store: Recording) -> Any:
     with site.working():
         site.until_ran(1)
         with pytest.raises(ResultFailure) as failed:
-            message.get_result(backend=site.broker.get_results_backend(), block=True)
+            message.get_result(backend=backend, block=True)
     assert [code.message_id for code in dead_letters(site.broker, site.queue)] == [message.message_id]
-    return failed.value, message.message_id
-
-
-@pytest.mark.parametrize(
-    ("limit", "error"),
-    [
-        (TokenBucket("faulty", "10/s", key=explode), "ConfigurationError"),
-        (TokenBucket("faulty", "10/s", burst=5, cost=lambda job: 6), "CostExceedsLimit"),
-    ],
-    ids=["key", "cost"],
-)
-def test_a_limit_that_cannot_be_computed_fails_the_job_once(site: Site, limit: TokenBucket, error: str) -> None:
-    """
-    The body does not run, no retry is used, and nothing is charged. The job is dead-lettered once, `on_failure` is
-    called once, and the reader of the result gets the error.
-    """
-    store = Recording()
-    seen, message_id = run_until_failure(site, limit, store)
-    assert seen.orig_exc_type == error
-    assert "faulty" in seen.orig_exc_msg
-    assert site.ran == [("on_failure", error, message_id)]
+    assert failed.value.orig_exc_type == error
+    assert "faulty" in failed.value.orig_exc_msg
+    assert site.ran == [("on_failure", error, message.message_id)]
     assert store.asked == []
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.figures import figures
-from support.flood.run import FloodLimit, FloodRecord, run
+from support.flood.run import FloodLimit, run
 from support.servers.flood import Servers
 from support.servers.processes import RabbitMQ, redis_server
 from support.taskiq.brokers import KINDS, Kind
@@ -30,10 +30,6 @@ _DURABLE: tuple[Kind, ...] = ("stream", "rabbitmq")
 def servers_of(request: pytest.FixtureRequest, kind: Kind) -> Servers:
     found: Servers = request.getfixturevalue("on_rabbitmq" if kind == "rabbitmq" else "on_redis")
     return found
-
-
-def _denials(record: FloodRecord) -> float:
-    return sum(record.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line"))
 
 
 @pytest.mark.parametrize("kind", _DURABLE)
