@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from rq.intermediate_queue import IntermediateQueue
-from rq.job import JobStatus, Retry, get_current_job
+from rq.job import Retry, get_current_job
 from rq.queue import Queue
 from rq.registry import ScheduledJobRegistry
 from rq.scheduler import SCHEDULER_LOCKING_KEY_TEMPLATE
@@ -15,9 +17,13 @@ from rq.utils import utcformat
 from rq.worker import BaseWorker
 
 __all__ = [
-    "Denied", "Refused", "created_at", "current_job", "end_with", "fail_with", "intermediate_key", "lock_key",
-    "mark_denied", "scheduled_key", "untyped", "worker_key",
+    "Denied", "Refused", "cancel_in", "created_at", "current_job", "end_with", "fail_with", "give_slot_back",
+    "has_rq_limit", "intermediate_key", "lock_key", "scheduled_key", "untyped", "worker_key",
 ]  # fmt: skip
+
+_rq_limits: Any = None
+with suppress(ImportError):  # the module exists since RQ 3
+    _rq_limits = import_module("rq.rate_limit").RateLimitRegistry
 
 
 def untyped(host: Any) -> Any:
@@ -96,6 +102,32 @@ def fail_with(job: Any, error: BaseException) -> None:
     job._instance = Refused(error)
 
 
-def mark_denied(job: Any, *, queued: bool) -> None:
-    """Set the status in the object of a running job that is put back by the transaction at its end."""
-    job._status = JobStatus.QUEUED if queued else JobStatus.SCHEDULED
+# RQ's own concurrency limit: a job that throttlekit denied holds none of its slots
+
+
+def has_rq_limit(job: Any) -> bool:
+    """Return whether *job* was enqueued with RQ's `rate_limit=`."""
+    return _rq_limits is not None and bool(job.has_rate_limit)
+
+
+def give_slot_back(job: Any, pipeline: Any) -> None:
+    """
+    Give the RQ slot of *job* to the next job that waits for one, in *pipeline*, the transaction that puts *job* back.
+    When RQ's scheduler or rq_promote.lua enqueues *job*, it receives another slot.
+    """
+    registry = _rq_limits.from_job(job)
+    pipeline.zrem(registry.allowed_key, job.id)
+    registry.acquire_and_enqueue(job.rate_limit_concurrency, pipeline=pipeline)
+
+
+def cancel_in(job: Any, pipeline: Any) -> None:
+    """Cancel *job* in *pipeline*, which RQ itself does not allow for a job with RQ's own limit."""
+    if not has_rq_limit(job):
+        job.cancel(pipeline=pipeline)
+        return
+    own, job.rate_limit_key = job.rate_limit_key, None
+    try:
+        job.cancel(pipeline=pipeline)
+    finally:
+        job.rate_limit_key = own
+    give_slot_back(job, pipeline)

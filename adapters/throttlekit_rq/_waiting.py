@@ -11,13 +11,22 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rq.job import Job as RqJob
+from rq.job import JobStatus
 from rq.queue import Queue
 from rq.utils import utcformat
 
 import throttlekit_lua
 from throttlekit.adapter import Deferred, Waited
-from throttlekit_rq._host import created_at, intermediate_key, lock_key, mark_denied, scheduled_key, worker_key
-from throttlekit_rq._rq_slots import cancellable_in, give_slot_back, has_rq_limit, skip_release
+from throttlekit_rq._host import (
+    cancel_in,
+    created_at,
+    give_slot_back,
+    has_rq_limit,
+    intermediate_key,
+    lock_key,
+    scheduled_key,
+    worker_key,
+)
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
@@ -108,19 +117,19 @@ def deny(
         "1" if by_ticks else "0",
         _meta(job, shown),
     ]
-    if has_rq_limit(job):
-        with nullcontext(pipeline) if pipeline is not None else job.connection.pipeline() as together:
-            together.eval(_DENY, len(keys), *keys, *arguments)
-            if not at_end:
-                give_slot_back(job, together)
-            if pipeline is None:
-                together.execute()
-            skip_release(job)
-    elif pipeline is None:
+    has_rq_slot = has_rq_limit(job)
+    if pipeline is None and not has_rq_slot:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
-    else:
-        pipeline.eval(_DENY, len(keys), *keys, *arguments)  # with its text: a transaction cannot retry after NOSCRIPT
-        mark_denied(job, queued=at_end)
+        return
+    with job.connection.pipeline() if pipeline is None else nullcontext(pipeline) as together:
+        together.eval(_DENY, len(keys), *keys, *arguments)  # with its text: a transaction cannot retry after NOSCRIPT
+        if has_rq_slot and not at_end:
+            give_slot_back(job, together)
+        if pipeline is None:
+            together.execute()
+    # With the status "queued", RQ does not release the slot of its own limit after the transaction: by then the job may
+    # be in its queue again, with a new slot.
+    job._status = JobStatus.QUEUED if at_end or has_rq_slot else JobStatus.SCHEDULED
 
 
 def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[str, Any] | None:
@@ -153,13 +162,11 @@ def _meta(job: Any, shown: Mapping[str, Any] | None) -> Any:
 def cancel(job: Any, pipeline: Any = None) -> None:
     """Cancel *job*. The argument *pipeline* is the same as that of `deny`."""
     if pipeline is not None:
-        with cancellable_in(job, pipeline):
-            job.cancel(pipeline=pipeline)
+        cancel_in(job, pipeline)
         pipeline.hincrby(worker_key(job.worker_name), "failed_job_count", -1)  # the worker has just added it
         return
     with job.connection.pipeline() as at_once:
-        with cancellable_in(job, at_once):
-            job.cancel(pipeline=at_once)
+        cancel_in(job, at_once)
         at_once.lrem(intermediate_key(job.origin), 1, job.id)
         at_once.execute()
 
