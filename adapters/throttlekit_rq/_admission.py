@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from throttlekit import ConfigurationError, Delivery, Job, Limiter
+from throttlekit import Delivery, Job, Limiter
 from throttlekit.adapter import (
     Deferred,
     Dropped,
@@ -29,8 +29,7 @@ from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_lo
 from throttlekit_rq._wire import Record
 
 __all__ = [
-    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once", "patience_of",
-    "throttling_of",
+    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once", "throttling_of",
 ]  # fmt: skip
 
 _LOG_EVERY = 30
@@ -49,11 +48,6 @@ BY_WORKER = Delivery(longest=600.0, lateness=0.05)
 Delivery by a worker of throttlekit. It enqueues the jobs that it holds when the store wakes them. While it is idle, it
 also enqueues due jobs that stock workers have put back.
 """
-
-
-def patience_of(job: Any) -> float:
-    """Return the total seconds that *job* may sleep in its worker. RQ counts them against the job's timeout."""
-    return job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf
 
 
 @dataclass(slots=True)
@@ -108,10 +102,11 @@ class Grant:
 def admit(
     job: Any,
     declared: Declared,
+    limiter: Limiter,
     record: Record,
     by: Delivery,
     expires_in: float,
-    waits: Callable[[Any, Limiter], Waiting] | None = None,
+    waiting: Waiting | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
     Request the units of *job*. If the job is admitted, remove the data of earlier denials (its *record*) from it.
@@ -120,20 +115,15 @@ def admit(
         by: The delivery that enqueues the job again if it is denied.
         expires_in: The seconds until the job's ttl ends. If the ttl has ended, the job is removed from the waitlists
             without a request.
-        waits: A function that returns the `Waiting` of the job if a limiter denies it. If None, the job is enqueued
-            after the delay of its denial.
+        waiting: The job's way to wait if it is denied. If None, it is enqueued after the delay of its denial.
     """
-    try:
-        throttling = throttling_of(job, declared, by, expires_in)
-    except ConfigurationError as error:
-        return Failed(error)
-    if throttling.limiter.in_memory and _memory_warning.due():
+    if limiter.in_memory and _memory_warning.due():
         _log.warning(
             "The limits of %s are kept in memory, where no other process sees them, and are lost when the work-horse "
             'ends. Name a store: Limiter("redis://…").',
             job.func_name,
         )
-    waiting = None if waits is None else waits(job, throttling.limiter)
+    throttling = throttling_of(limiter, declared, by, expires_in)
     if expires_in < 0:
         throttling.leave(job, waiting)
         return Deferred(0.0, None)
@@ -190,19 +180,9 @@ def conclude(
     raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
 
 
-def throttling_of(
-    job: Any,
-    declared: Declared,
-    by: Delivery,
-    expires_in: float = math.inf,
-) -> Throttling[Any]:
-    """
-    Return the `Throttling` that admits *job*.
-
-    Raises:
-        ConfigurationError: See `limiter_of`.
-    """
-    return Throttling(limiter_of(job, declared), _Host(declared, by, expires_in), rules=settings().rules, log=_log)
+def throttling_of(limiter: Limiter, declared: Declared, by: Delivery, expires_in: float = math.inf) -> Throttling[Any]:
+    """Return the `Throttling` that admits a job with the limits *declared*."""
+    return Throttling(limiter, _Host(declared, by, expires_in), rules=settings().rules, log=_log)
 
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:

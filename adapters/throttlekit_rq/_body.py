@@ -21,6 +21,7 @@ from throttlekit_rq._admission import (
     BY_WORKER,
     Grant,
     conclude,
+    limiter_of,
     log_once,
     throttling_of,
 )
@@ -118,11 +119,10 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
 
 @contextmanager
 def _slots(grant: Grant) -> Generator[None, None, None]:
-    if grant.run.decision is None:
-        yield
-        return
+    run = grant.run
+    held = nullcontext() if run.decision is None else running(grant.throttling.limiter, run.decision, run.job)
     try:
-        with running(grant.throttling.limiter, grant.run.decision, grant.run.job):
+        with held:
             yield
     except BaseTimeoutException:
         # The timeout may have interrupted the release of the slots.
@@ -200,7 +200,7 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
     if declared is None:
         return True, None
     charged, waited, expires_ms = written["charged"], written["waited"], written["expires"]
-    throttling = throttling_of(job, declared, BY_RQ_SCHEDULER)
+    throttling = throttling_of(limiter_of(job, declared), declared, BY_RQ_SCHEDULER)
     throttling.record_waited(job.id, Waited(*waited))
     run = Run(
         describe(job),

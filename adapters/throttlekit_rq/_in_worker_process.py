@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Generator
@@ -20,7 +21,6 @@ from throttlekit_rq._admission import (
     conclude,
     limiter_of,
     log_once,
-    patience_of,
 )
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, read_admission, running_body, wrap_call
 from throttlekit_rq._holding import plan_return
@@ -29,7 +29,7 @@ from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record, shown_of
 from throttlekit_rq._waker import RelayedWait, read_announcement
-from throttlekit_rq._wire import LATE_IMPORT, Record, import_function, register_wrapper
+from throttlekit_rq._wire import LATE_IMPORT, Record, import_function
 
 __all__ = ["call_of", "carried_call", "run"]
 
@@ -76,9 +76,6 @@ def carried_call(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if job is None else wrap_call(function, lambda: _if_admitted(job) or _context_with_check(job))
 
 
-register_wrapper(carried_call)
-
-
 def run(text: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """
     Run a job that carries limits, if its serializer supports only plain data. RQ calls this function by the name that
@@ -118,7 +115,7 @@ def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None,
     _note_late_import(job)
     limiter = limiter_of(job, declared)
     try:
-        answer = _admit_in_place(job, declared)
+        answer = _admit_in_place(job, declared, limiter)
         if isinstance(answer, Denied):
             yield Body(denied=answer)
         else:
@@ -128,18 +125,19 @@ def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None,
         flush(limiter)
 
 
-def _admit_in_place(job: Any, declared: Declared) -> Grant | Denied:
+def _admit_in_place(job: Any, declared: Declared, limiter: Limiter) -> Grant | Denied:
     """Check the limits of *job*, sleeping for short delays. A denied job is put back or cancelled when it ends."""
     record = read_record(job)
     lives = expires_in(job, record)
     if lives < 0:
         return end_with(job, conclude(job, record, Deferred(0.0, None)))
-    patience, left = patience_of(job), _LONGEST_IN_PLACE
-    relayed = _relayed_wait(job, limiter_of(job, declared))
-    by, waits = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waiting_of)
+    # RQ counts the sleep against the job's timeout.
+    patience, left = job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf, _LONGEST_IN_PLACE
+    relayed = _relayed_wait(job, limiter)
+    by, waiting = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waiting)
     while True:
         with log_once(job.connection):
-            outcome = admit(job, declared, record, by, lives, waits)
+            outcome = admit(job, declared, limiter, record, by, lives, waiting)
         if isinstance(outcome, Grant):
             return outcome
         if not isinstance(outcome, Deferred):

@@ -85,9 +85,7 @@ class RelayedWait:
     def __init__(self, job: Any, limiter: Limiter, to: Announcement) -> None:
         self._job, self._notes = job, notes_key(to.owner)
         self._relay: Relay = limiter.make_relay(to.owner, AT_FRONT, self._send_at_once)
-
-    def waiting_of(self, job: Any, limiter: Limiter) -> Waiting:
-        return Waiting(self._relay, None, job.id)
+        self.waiting = Waiting(self._relay, None, job.id)
 
     @property
     def is_kept(self) -> bool:

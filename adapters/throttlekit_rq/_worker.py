@@ -18,7 +18,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from throttlekit import ConfigurationError, Limiter
 from throttlekit.adapter import Deferred, JobOptions, Waiting, flush, show_log
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude
+from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude, limiter_of
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._holding import Holding, plan_return
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
@@ -26,14 +26,7 @@ from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._promoter import Promoter
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import (
-    deny,
-    expires_in,
-    put_new_first,
-    read_record,
-    shown_of,
-    wake,
-)
+from throttlekit_rq._waiting import deny, expires_in, put_new_first, read_record, shown_of, wake
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -96,7 +89,8 @@ class _Dispatcher:
                     holding.mark_busy()
                     self._note_turn(popped[0], time.monotonic() - now)
                     if self._is_admitted(popped[0]):
-                        self._release(popped[0], len(names))
+                        if len(names) > 1:  # then RQ does not remove the job from the list
+                            worker.connection.lrem(intermediate_key(popped[0].origin), 1, popped[0].id)
                         return popped
             except DequeueTimeout:
                 pass
@@ -132,11 +126,6 @@ class _Dispatcher:
         self._holding.close(in_queue=lambda _: not self._in_burst)
         for limiter in self._unreported:
             flush(limiter)
-
-    def _release(self, job: Any, queues: int) -> None:
-        """Remove *job* from the intermediate list of its queue, which RQ does not do in a worker of several queues."""
-        if queues > 1:
-            job.connection.lrem(intermediate_key(job.origin), 1, job.id)
 
     def _note_turn(self, job: Any, waited: float) -> None:
         """Record whether *job*, which was taken after *waited* idle seconds, was denied before."""
@@ -174,29 +163,25 @@ class _Dispatcher:
         return True
 
     def _check(self, job: Any, declared: Declared) -> bool:
-        record, waiting = read_record(job), list[Waiting]()
-
-        def waiting_of(pending: Any, limiter: Limiter) -> Waiting:
-            waiting.append(self._holding.waiting_of(pending.id, pending.origin, limiter))
-            return waiting[0]
-
+        record, limiter = read_record(job), limiter_of(job, declared)
         lives = expires_in(job, record)
-        outcome = admit(job, declared, record, BY_WORKER, lives, waits=waiting_of)
+        waiting = self._holding.waiting_of(job.id, job.origin, limiter)
+        outcome = admit(job, declared, limiter, record, BY_WORKER, lives, waiting)
         if isinstance(outcome, Grant):
             outcome.received = Received429()
             setattr(job, GRANT, outcome)
             # Wrap the whole execution: a queue's limits also apply to functions without the decorator.
             in_place = isinstance(self._worker, SimpleWorker)
             if in_place:
-                self._unreported.add(outcome.throttling.limiter)
+                self._unreported.add(limiter)
             body = partial(running_body, job, outcome, is_last=not in_place)
             job._execute = partial(within, body, job._execute)
             return True
         if isinstance(outcome, Deferred):
             try:
-                self._put_back(job, declared, record, outcome, waiting[0], lives)
+                self._put_back(job, declared, record, outcome, waiting, lives)
             except BaseException:
-                waiting[0].waker.pass_on(job.id)
+                waiting.waker.pass_on(job.id)
                 raise
         else:
             conclude(job, record, outcome)(None)
