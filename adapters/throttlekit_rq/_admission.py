@@ -133,7 +133,7 @@ def admit(
     if waiting is not None:
         throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # the body's process has no waker
         outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
-    grant = Grant(throttling, outcome, record.expires_ms)
+    grant = Grant(throttling, outcome, record.expires_ms if record.is_denied else None)
     try:
         clear_deferral(job, record)
     except BaseException:

@@ -30,7 +30,7 @@ from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import expires_in, promoted_by, shown_of
+from throttlekit_rq._waiting import promoted_by, read_expiry, shown_of
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["GRANT", "UNTHROTTLED", "Body", "read_admission", "running_body", "within", "wrap_call", "write_admission"]
@@ -136,12 +136,12 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
 
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     """Pause the limits that *error* names, and put *job* back. Return None if it must not wait longer: it fails."""
-    run, record, throttling = grant.run, Record(job.enqueue_at_front, grant.expires_ms), grant.throttling
+    run, throttling = grant.run, grant.throttling
+    record, lives = read_expiry(job, Record(job.enqueue_at_front, grant.expires_ms))
     if grant.received is not None:
         return _return_to_worker(job, grant, grant.received, record, error)
     scheduler, ours = promoted_by(job.connection, job.origin)
     by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
-    lives = expires_in(job, record)
     run = replace(run, delivery=settings().rules.delivery(by, run.delivery.max_wait, expires_in=lives))
     waited = throttling.waited_of(job.id)
     with log_once(job.connection):

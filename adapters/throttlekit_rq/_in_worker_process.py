@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from throttlekit import ConfigurationError, Limiter
@@ -27,7 +26,7 @@ from throttlekit_rq._holding import plan_return
 from throttlekit_rq._host import Denied, current_job, end_with
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record, shown_of
+from throttlekit_rq._waiting import is_first_to_log, look, promote, promoted_by, read_expiry, read_record, shown_of
 from throttlekit_rq._waker import RelayedWait, read_announcement
 from throttlekit_rq._wire import LATE_IMPORT, Record, import_function
 
@@ -127,12 +126,11 @@ def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None,
 
 def _admit_in_place(job: Any, declared: Declared, limiter: Limiter) -> Grant | Denied:
     """Check the limits of *job*, sleeping for short delays. A denied job is put back or cancelled when it ends."""
-    record = read_record(job)
-    lives = expires_in(job, record)
+    record, lives = read_expiry(job, read_record(job))
     if lives < 0:
         return end_with(job, conclude(job, record, Deferred(0.0, None)))
-    # RQ counts the sleep against the job's timeout.
-    patience, left = job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf, _LONGEST_IN_PLACE
+    was_returned, left = record.is_denied, _LONGEST_IN_PLACE
+    patience = job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf  # RQ counts sleeps against the timeout
     relayed = _relayed_wait(job, limiter)
     by, waiting = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waiting)
     while True:
@@ -145,7 +143,7 @@ def _admit_in_place(job: Any, declared: Declared, limiter: Limiter) -> Grant | D
         if relayed is not None and relayed.is_kept:
             return _hold_until_woken(job, declared, record, outcome, relayed, lives)
         wait = outcome.delay
-        if not _is_worth_waiting(outcome, record.is_denied) or wait > min(patience, lives):
+        if not _is_worth_waiting(outcome, was_returned) or wait > min(patience, lives):
             scheduler, ours = promoted_by(job.connection, job.origin)
             if scheduler or ours:
                 return end_with(job, conclude(job, record, outcome, by_ticks=scheduler))
@@ -154,7 +152,7 @@ def _admit_in_place(job: Any, declared: Declared, limiter: Limiter) -> Grant | D
             if wait > min(left, patience, lives):  # after its ttl it must not run
                 time.sleep(min(_BRAKE, left, patience))
                 return end_with(job, conclude(job, record, outcome, at_end=True))
-            record = replace(record, is_denied=True)
+            was_returned = True
             left -= wait
         time.sleep(wait)
         lives -= wait

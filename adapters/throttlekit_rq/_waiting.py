@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -30,8 +30,8 @@ from throttlekit_rq._host import (
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
-    "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "look", "others_are_idle",
-    "promote", "promoted_by", "put_new_first", "read_record", "schedule_sooner", "shown_of", "wake",
+    "announce", "cancel", "clear_deferral", "deny", "is_first_to_log", "look", "others_are_idle", "promote",
+    "promoted_by", "put_new_first", "read_expiry", "read_record", "schedule_sooner", "shown_of", "wake",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000
@@ -52,30 +52,28 @@ def read_record(job: Any) -> Record:
     return record or Record(job.enqueue_at_front, is_denied=False)
 
 
-def expires_in(job: Any, record: Record) -> float:
+def read_expiry(job: Any, record: Record) -> tuple[Record, float]:
     """
-    Return the seconds until the ttl of *job* ends, by the server's clock. The result is infinite for a job without a
-    ttl, and negative if the ttl has ended. For a job with a ttl, the call takes one round trip.
+    Return the *record* of *job* with the time at which its ttl ends, and the seconds until then, by the server's clock.
+    They are infinite for a job without a ttl, and negative if the ttl has ended. For a job with a ttl, the call takes
+    one round trip.
 
-    The end is read from the *record* of a denied job, because RQ's scheduler restarts the ttl when it enqueues the job.
-    For other jobs, the end is the value that rq_deny.lua would store.
+    A denied job has stored this time, because RQ's scheduler restarts the ttl when it enqueues the job.
     """
     if record.expires_ms is None and not job.ttl:
-        return math.inf
+        return record, math.inf
     with job.connection.pipeline(transaction=False) as pipeline:
         pipeline.time()
         pipeline.pttl(job.key)
         (seconds, micros), left_ms = pipeline.execute()
     now_ms = seconds * 1000 + micros / 1000
-    if record.expires_ms is not None:
-        return float(record.expires_ms - now_ms) / 1000
-    if left_ms <= 0:  # running a job removes its key's expiry
-        left_ms = _enqueued_ms(job) + job.ttl * 1000 - now_ms
-    return float(left_ms if 0 < left_ms <= job.ttl * 1000 else job.ttl * 1000) / 1000
-
-
-def _enqueued_ms(job: Any) -> int:
-    return round(job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000) if job.enqueued_at else 0
+    expires_ms = record.expires_ms
+    if expires_ms is None:
+        ttl_ms = job.ttl * 1000
+        if left_ms <= 0 and job.enqueued_at:  # running a job removes its key's expiry
+            left_ms = job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000 + ttl_ms - now_ms
+        expires_ms = round(now_ms + (left_ms if 0 < left_ms <= ttl_ms else ttl_ms))
+    return replace(record, expires_ms=expires_ms), (expires_ms - now_ms) / 1000
 
 
 def deny(
@@ -113,7 +111,6 @@ def deny(
         Record(record.front).write(created_at(job)),
         "0" if pipeline is None else "1",
         "" if record.expires_ms is None else record.expires_ms,
-        _enqueued_ms(job) or "",
         "1" if by_ticks else "0",
         _meta(job, shown),
     ]

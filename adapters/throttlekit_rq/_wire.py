@@ -140,7 +140,8 @@ class Record:
 
     Attributes:
         front: The job's own `enqueue_at_front`, which is set to True while the job waits.
-        expires_ms: The time at which the job's ttl ends, in ms since 1970. None if it has no ttl, or was not denied.
+        expires_ms: The time at which the job's ttl ends, in ms since 1970. None if it has no ttl, or if the job was not
+            denied and `read_expiry` has not computed it.
         is_denied: Whether the job was denied since it was enqueued, and has not run.
     """
 

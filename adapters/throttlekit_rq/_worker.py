@@ -26,7 +26,7 @@ from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._promoter import Promoter
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import deny, expires_in, put_new_first, read_record, shown_of, wake
+from throttlekit_rq._waiting import deny, put_new_first, read_expiry, read_record, shown_of, wake
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -163,8 +163,8 @@ class _Dispatcher:
         return True
 
     def _check(self, job: Any, declared: Declared) -> bool:
-        record, limiter = read_record(job), limiter_of(job, declared)
-        lives = expires_in(job, record)
+        limiter = limiter_of(job, declared)
+        record, lives = read_expiry(job, read_record(job))
         waiting = self._holding.waiting_of(job.id, job.origin, limiter)
         outcome = admit(job, declared, limiter, record, BY_WORKER, lives, waiting)
         if isinstance(outcome, Grant):

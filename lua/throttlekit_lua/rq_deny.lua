@@ -12,12 +12,11 @@
   ARGV[2]  the delay, microseconds; "" to put the job at the end of its queue
   ARGV[3]  the record that the job carries until its next request: text
   ARGV[4]  "1" if the worker has counted this denial as a failed job, and the script corrects the count; otherwise "0"
-  ARGV[5]  the time at which the job expires, milliseconds, if an earlier denial stored it; otherwise ""
-  ARGV[6]  the time at which it was enqueued, milliseconds, or ""
-  ARGV[7]  "1" if RQ's scheduler enqueues it again, otherwise "0". Once a second, the scheduler pushes all due jobs to
+  ARGV[5]  the time at which the job expires, milliseconds; "" if it has no ttl
+  ARGV[6]  "1" if RQ's scheduler enqueues it again, otherwise "0". Once a second, the scheduler pushes all due jobs to
            the front of the queue, one after the other, which reverses their order. So the script mirrors the times
            within each second: 7.2 s becomes 7.8 s. The jobs then run in the right order.
-  ARGV[8]  the job's new meta, serialized, which shows the limit that it waits for; "" to keep its meta
+  ARGV[7]  the job's new meta, serialized, which shows the limit that it waits for; "" to keep its meta
 
   Returns  1 if the job was put back, 0 if it no longer exists, -1 if it was cancelled
 
@@ -25,7 +24,6 @@
            expiry: a denial does not prolong a job's ttl. KEYS[2] or KEYS[4] gets the job. If KEYS[2] does, KEYS[5]
            gets the queue. If the job was deleted or cancelled, KEYS[1] is not changed.
 ]]
-local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
@@ -37,22 +35,14 @@ local status = redis.call('HGET', KEYS[1], 'status')
 if not status then return 0 end
 if status == 'canceled' or status == 'stopped' then return -1 end
 
-local ttl = tonumber(redis.call('HGET', KEYS[1], 'ttl') or nil)
-if ttl then
-  local expires, now_ms = tonumber(ARGV[5]), now / 1000
-  if not expires then
-    -- RQ removes a key's expiry when it runs the job. Then the ttl is counted from the time of its enqueueing.
-    local left = redis.call('PTTL', KEYS[1])
-    expires = left > 0 and now_ms + left or (tonumber(ARGV[6]) or 0) + ttl * 1000
-    if expires <= now_ms or expires > now_ms + ttl * 1000 then expires = now_ms + ttl * 1000 end
-  end
-  redis.call('HSET', KEYS[1], 'throttlekit_expires', whole(expires))
-  redis.call('PEXPIREAT', KEYS[1], whole(expires))
+if ARGV[5] ~= '' then
+  redis.call('HSET', KEYS[1], 'throttlekit_expires', ARGV[5])
+  redis.call('PEXPIREAT', KEYS[1], ARGV[5])
   if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 end
 
 redis.call('HSET', KEYS[1], 'throttlekit', ARGV[3], 'enqueue_at_front', '1', 'started_at', '', 'worker_name', '')
-if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'meta', ARGV[8]) end
+if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'meta', ARGV[7]) end
 
 if ARGV[2] == '' then
   redis.call('HSET', KEYS[1], 'status', 'queued')
@@ -61,7 +51,7 @@ else
   redis.call('HSET', KEYS[1], 'status', 'scheduled')
   redis.call('SADD', KEYS[5], KEYS[4])
   local due = (now + tonumber(ARGV[2])) / 1000000
-  if ARGV[7] == '1' then due = math.ceil(due) + math.floor(due) - due end
+  if ARGV[6] == '1' then due = math.ceil(due) + math.floor(due) - due end
   redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[1])
 end
 return 1

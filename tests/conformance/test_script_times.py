@@ -228,7 +228,7 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
             filled.client.hset(f"job:id{n}", mapping={"status": "scheduled", "throttlekit": '{"waited": null}'})
 
     deny = ["job:id7", "scheduled", "wip", "queue", "queues", "worker"]
-    denied = ["id7", 5_000_000, "{}", "1", "", "", "0", ""]
+    denied = ["id7", 5_000_000, "{}", "1", "", "0", ""]
     ids = [f"id{n}" for n in range(100)]
     promote = ["nolock", "scheduled", "queue", *[f"job:{each}" for each in ids]]
 
