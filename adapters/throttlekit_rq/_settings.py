@@ -145,13 +145,10 @@ def _url_of(connection: Any) -> str:
             "a limiter cannot be created from this worker's connection (no host: Sentinel or Cluster?): "
             f"name one with throttlekit_rq.configure(Limiter(…)), or set {_URL}"
         )
-    tls = issubclass(pool.connection_class, _tls_connections(pool.connection_class))
+    tls = any(
+        base.__name__ == "SSLConnection" for base in pool.connection_class.__mro__
+    )  # without importing the client
     query = {name: options[name] for name in _TLS_OPTIONS if options.get(name) is not None} if tls else {}
     host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
     address = f"{'rediss' if tls else 'redis'}://{identity}{host}:{options.get('port') or 6379}/{database}"
     return f"{address}?{urlencode(query)}" if query else address
-
-
-def _tls_connections(kind: type) -> tuple[type, ...]:
-    """Return the bases of a connection class that use TLS, without importing the client."""
-    return tuple(base for base in kind.__mro__ if base.__name__ == "SSLConnection")
