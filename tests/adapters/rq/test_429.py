@@ -14,9 +14,8 @@ from support.rq.flood import OURS, OURS_SIMPLE
 from support.rq.helpers import QUIET, Site
 from support.rq.slots import RqSlotting, Slots
 from support.servers.processes import redis_server
-from support.waiting import wait_until
-from throttlekit import ConfigurationError, RateLimited
-from throttlekit_rq import ThrottledQueue, WaitedTooLong, configure, throttled
+from throttlekit import ConfigurationError
+from throttlekit_rq import ThrottledQueue, configure, throttled
 
 pytestmark = QUIET
 
@@ -74,17 +73,6 @@ def test_a_429_in_a_spawned_process_is_no_failure(spawn_site: Site) -> None:
     assert spawn_site.fetch(job).get_status() == JobStatus.FINISHED
 
 
-def test_no_job_runs_during_the_pause(rq_site: Site) -> None:
-    """The next job of the limit is denied, and a job of another limit is not."""
-    site = rq_site
-    site.queue.enqueue(jobs.receives_429, "first", throttle=HELD)
-    site.queue.enqueue(jobs.plain, "second", throttle=HELD)
-    site.queue.enqueue(jobs.plain, "other", throttle=[jobs.LIVELY])
-    site.work()
-    assert site.noted == ["first", "other"]
-    assert site.queue.scheduled_job_registry.count == 2
-
-
 def test_the_option_names_the_limit_that_is_paused(simple_site: Site) -> None:
     """
     The option of the enqueue call takes precedence, then that of the function or the queue. By default, all limits but
@@ -133,28 +121,6 @@ def test_a_429_in_a_function_without_limits_pauses_the_limit_of_its_queue(thrott
     assert site.fetch(job).get_status() == JobStatus.FINISHED
 
 
-@pytest.mark.parametrize(
-    ("on_waited_too_long", "status", "error"),
-    [
-        ("fail", JobStatus.FAILED, WaitedTooLong),
-        ("drop", JobStatus.CANCELED, None),
-        ("run", JobStatus.FAILED, RateLimited),
-    ],
-)
-def test_a_429_after_max_wait_ends_the_job(
-    rq_site: Site, on_waited_too_long: Any, status: JobStatus, error: type | None
-) -> None:
-    """The job ends like one that waited for too long. With "run", it has just run, so it fails."""
-    configure(rq_site.limiter, on_waited_too_long=on_waited_too_long)
-    job = rq_site.queue.enqueue(jobs.receives_429, throttle=HELD, throttle_max_wait=0)
-    rq_site.work()
-    seen = rq_site.fetch(job)
-    assert seen.get_status() == status
-    assert error is None or error.__name__ in str(seen.latest_result().exc_string)
-    assert rq_site.noted == ["called"]
-    assert rq_site.deferrals_left() == []
-
-
 def test_a_429_does_not_prolong_the_ttl(throttled_site: Site) -> None:
     """The ttl is counted from the enqueueing of the job, however often it gets a 429."""
     job = throttled_site.queue.enqueue(jobs.receives_429, "called", 2, throttle=HELD, ttl=100)
@@ -195,18 +161,3 @@ def test_one_429_in_a_flood_pauses_its_key_in_the_fleet() -> None:
     assert resumed - first >= 2_000_000
     assert len(one.between(resumed, resumed + 500_000)) <= 20 + 1 + len(slots.kinds)
     assert other.between(first, resumed), "the other key continued"
-
-
-@pytest.mark.workers
-def test_an_endless_loop_of_429s_ends() -> None:
-    """The job fails after the longest wait, and not before."""
-    with redis_server() as base, RqSlotting(Slots(max_wait=2.5, kinds=(OURS_SIMPLE,)), base) as slotting:
-        slotting.partner.be_angry("one", retry_after=1.0)
-        slotting.start()
-        job = slotting.call("endless")
-        wait_until(lambda: slotting.failed() == 1, description="the job has failed")
-        job.refresh()
-        assert "WaitedTooLong" in job.latest_result().exc_string
-        calls = slotting.partner.record_of("one").calls
-    assert len(calls) >= 2
-    assert calls[-1].at_us - calls[0].at_us >= 1_000_000

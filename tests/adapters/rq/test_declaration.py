@@ -140,12 +140,10 @@ def test_the_limiter_of_the_decorator_overrides_all_others(stock_site: Site, mon
     [
         (lambda: throttled(), "@throttled\\(partner\\)"),
         (lambda: throttled(jobs.plain), "@throttled\\(partner\\)"),
-        (lambda: throttled("10/s"), "takes a limit"),
-        (lambda: throttled(CAREFUL, CAREFUL), "named twice"),
         (lambda: throttled(CAREFUL, limiter="redis://geheim"), "limiter"),
         (lambda: throttled(jobs.KEYED)(jobs.fails), "account"),
     ],
-    ids=["none", "bare", "text", "twice", "limiter", "key"],
+    ids=["none", "bare", "limiter", "key"],
 )
 def test_an_argument_that_can_never_work_is_refused_at_the_declaration(make: Any, message: str) -> None:
     """An invalid argument of the decorator, or a key that the function cannot fill, raises where it is written."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import rq
 from rq import Callback, Retry, SimpleWorker
-from rq.group import Group
 from rq.job import Dependency, JobStatus
 
 from support.rq import jobs
@@ -84,15 +82,11 @@ def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
     assert site.deferrals_left() == []
 
 
-@pytest.mark.parametrize("function", [jobs.hourly, jobs.hourly_async])
-def test_a_decorated_function_is_limited_like_a_job_with_limits(rq_site: Site, function: Any) -> None:
-    """
-    A job with @throttled alone, on a plain queue, is denied, enqueued again and run once. The function is plain or
-    async.
-    """
+def test_a_decorated_async_function_is_limited_like_a_job_with_limits(rq_site: Site) -> None:
+    """A job with @throttled alone is denied, enqueued again and run once."""
     site = rq_site
     site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(function, "y")
+    job = site.queue.enqueue(jobs.hourly_async, "y")
     site.work()
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
     run_all(site)
@@ -115,16 +109,6 @@ def test_a_spawned_process_does_not_charge_an_admitted_job_again(spawn_site: Sit
     site.work()
     assert site.fetch(decorated).get_status() == JobStatus.FINISHED
     assert site.limiter.peek(jobs.HOURLY).remaining == 0
-
-
-def test_each_run_is_charged_once(rq_site: Site) -> None:
-    """A grant charges the limits once, wherever the request is made. A denial charges nothing."""
-    site = rq_site
-    site.queue.enqueue(jobs.lively)
-    site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
-    site.work()
-    assert len(site.noted) == 2
-    assert site.limiter.peek(jobs.LIVELY).reset_after == pytest.approx(0.1, abs=0.1)
 
 
 def test_a_client_that_waits_for_the_result_keeps_waiting(rq_site: Site) -> None:
@@ -168,32 +152,6 @@ def test_a_denied_dependent_waits_for_its_limit(simple_site: Site) -> None:
     assert site.noted == ["first", "second"]
 
 
-def test_a_group_keeps_its_denied_jobs(simple_site: Site) -> None:
-    """Jobs of a group stay in it while they wait, and after they have run."""
-    site = simple_site
-    site.shut(jobs.HOURLY)
-    group = Group.create(connection=site.connection)
-    data = [site.queue.prepare_data(jobs.plain, ("g",), throttle=HELD) for _ in range(1)]
-    members = group.enqueue_many(site.queue, data)
-    site.work()
-    assert [job.id for job in group.get_jobs()] == [job.id for job in members]
-    run_all(site)
-    assert [job.get_status() for job in group.get_jobs()] == [JobStatus.FINISHED]
-
-
-def test_unique_applies_while_a_job_waits(rq_site: Site) -> None:
-    """unique=True refuses a second job with the id of a denied one."""
-    duplicate: Any = getattr(rq.exceptions, "DuplicateJobError", None)
-    if duplicate is None:
-        pytest.skip(f"RQ {rq.VERSION} has no unique=")
-    site = rq_site
-    enqueue_denied(site, jobs.plain, "u", job_id="only", unique=True)
-    with pytest.raises(duplicate):
-        site.queue.enqueue(jobs.plain, "u", throttle=HELD, job_id="only", unique=True)
-    run_all(site)
-    assert site.noted == ["u"]
-
-
 def test_a_repeating_job_repeats_after_each_real_run(simple_site: Site) -> None:
     """A denial is not a repetition: the job runs as often as requested."""
     repeat = getattr(rq, "Repeat", None)
@@ -231,18 +189,6 @@ def test_counters_of_the_worker_count_real_runs(rq_site: Site) -> None:
     worker = site.work()
     worker.refresh()
     assert (worker.successful_job_count, worker.failed_job_count) == (1, 0)
-
-
-def test_a_denied_job_can_be_cancelled(rq_site: Site) -> None:
-    """A job that is cancelled while it waits never runs, and is in the registry of cancelled jobs."""
-    site = rq_site
-    job = enqueue_denied(site)
-    site.fetch(job).cancel()
-    run_all(site)
-    assert site.noted == []
-    assert site.fetch(job).get_status() == JobStatus.CANCELED
-    assert site.queue.canceled_job_registry.get_job_ids() == [job.id]
-    assert site.queue.scheduled_job_registry.get_job_ids() == []
 
 
 def test_a_denied_job_can_be_deleted(rq_site: Site) -> None:
@@ -320,17 +266,6 @@ def test_a_worker_does_not_wait_for_a_job_past_its_ttl(stock_site: Site) -> None
     assert site.limiter.acquire(TENTHS, job=Job(id="next")).delay <= 6
 
 
-def test_a_job_that_the_scheduler_enqueues_too_late_does_not_run(simple_site: Site) -> None:
-    """RQ's scheduler gives a job a new ttl when it enqueues it. The expiry that was stored at the denial applies."""
-    site = simple_site
-    job = enqueue_denied(site, ttl=60)
-    site.connection.pexpire(job.key, 1)
-    wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
-    site.connection.zadd("rq:scheduled:work", {job.id: 1})
-    site.work()
-    assert site.noted == []
-
-
 def test_a_new_job_with_a_used_id_has_no_data_of_the_old_one(simple_site: Site) -> None:
     """The position and the expiry of a denied job do not apply to another job with the same id."""
     site = simple_site
@@ -360,22 +295,6 @@ def test_at_front_is_restored_when_a_job_runs(simple_site: Site) -> None:
         assert site.noted[-2:] == ["ran", "backlog"]
         assert site.fetch(job).enqueue_at_front is own
         site.limiter.reset(jobs.HOURLY)
-
-
-def test_waiting_uses_at_most_a_quarter_of_a_short_timeout(stock_site: Site) -> None:
-    """A job that RQ's scheduler enqueues early waits in its worker for at most a quarter of its job_timeout."""
-    site = stock_site
-    slow = TokenBucket("slow", "1/4s", burst=1)
-    site.limiter.acquire(slow)
-    quick = site.queue.enqueue(jobs.plain, throttle=[slow], job_timeout=4)
-    for _ in range(40):
-        site.work()
-        if site.noted:
-            break
-        due = site.queue.scheduled_job_registry.get_scheduled_time(quick).timestamp()
-        wait_until(lambda: time.time() >= math.ceil(due), description="RQ's scheduler can take the job", every=0.01)  # noqa: B023
-    assert site.fetch(quick).get_status() == JobStatus.FINISHED
-    assert len(site.fetch(quick).results()) == 1
 
 
 def test_limits_in_memory_log_a_warning(

@@ -179,36 +179,6 @@ def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(base: 
 
 
 @pytest.mark.workers
-def test_slots_of_killed_workers_are_free_after_their_leases(base: str) -> None:
-    """Killed workers held four of eight slots of a busy key. Other jobs get these slots, and never more."""
-    with RqSlotting(Slots(amount=8, lease=5), base) as slotting:
-        doomed = slotting.start(*[OURS_SIMPLE] * 4)
-        for n in range(4):
-            slotting.work(f"doomed-{n}", 600)
-        wait_until(lambda: len(slotting.events()) == 4, description="the workers hold four slots")
-        slotting.start(*[OURS_SIMPLE] * 9)
-        for n in range(200):
-            slotting.work(n, 0.1)
-        wait_until(lambda: len(slotting.events()) > 60, description="the key is busy")
-        assert most_of_others(slotting) <= 4
-        doomed.kill()
-        for n in range(10):
-            slotting.work(f"long-{n}", 2.0)  # long enough for all slots to be in use together, on a busy machine too
-        slotting.until_ended(210)
-        assert most_of_others(slotting) == 8
-
-
-def most_of_others(slotting: RqSlotting) -> int:
-    """Return the most bodies at once, except those whose workers are to be killed."""
-    most = now = 0
-    for event in slotting.events():
-        if not event.job.startswith("doomed"):
-            now += 1 if event.what == "start" else -1
-            most = max(most, now)
-    return most
-
-
-@pytest.mark.workers
 def test_an_outage_longer_than_the_lease_loses_slots_and_no_job(base: str) -> None:
     """
     A running body can detect that its slot may be lost. When the store is available again, all other jobs run, each

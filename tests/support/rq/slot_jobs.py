@@ -19,7 +19,7 @@ _slots, _config = settings()
 _record = SlotRecord(_config["record_url"])
 
 
-configure(Limiter(_config["store_url"], plugins=[Deferrals(_record.count)]), max_wait=_slots.max_wait)
+configure(Limiter(_config["store_url"], plugins=[Deferrals(_record.count)]))
 
 
 def work(index: str, seconds: float) -> None:
