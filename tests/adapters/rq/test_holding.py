@@ -4,9 +4,9 @@ Denied jobs that a worker of throttlekit holds: what wakes them, and what happen
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from rq.job import JobStatus
@@ -31,34 +31,14 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
-def start(redis_url: str) -> Iterator[Start]:
+def start(redis_url: str, stack: contextlib.ExitStack) -> Start:
     """Return a function that starts a worker on this test's Redis. All workers are stopped afterwards."""
-    started: list[Command] = []
 
-    def start(kind: str = OURS_SIMPLE, *queues: str) -> Command:
-        command = rq_worker(redis_url, *(queues or ("work",)), kind=kind)
-        started.append(Command(command, {"THROTTLEKIT_URL": redis_url}))
-        return started[-1]
+    def start(kind: str = OURS_SIMPLE) -> Command:
+        command = Command(rq_worker(redis_url, "work", kind=kind), {"THROTTLEKIT_URL": redis_url})
+        return stack.enter_context(contextlib.closing(command))
 
-    yield start
-    for command in started:
-        command.close()
-
-
-def wait_until_denied(site: Site, count: int) -> None:
-    registry = site.queue.scheduled_job_registry
-    wait_until(lambda: registry.count == count, description=f"{count} jobs are denied")
-
-
-def disable_schedule(site: Site, *denied: Any) -> None:
-    """Change the schedule so that none of *denied* is enqueued unless it is woken."""
-    for job in denied:
-        site.connection.zadd(site.queue.scheduled_job_registry.key, {job.id: time.time() + 3600}, xx=True)
-
-
-def wait_until_noted(site: Site, *expected: str) -> None:
-    wait_until(lambda: len(site.noted) >= len(expected), description=f"{len(expected)} jobs have run")
-    assert site.noted == [*expected]
+    return start
 
 
 @pytest.mark.workers
@@ -74,11 +54,11 @@ def test_a_job_that_waits_for_a_slot_is_woken(stock_site: Site, start: Start) ->
     site.shut(jobs.HOURLY)
     rate = site.queue.enqueue(jobs.plain, "rate", throttle=HELD)
     start()
-    wait_until_denied(site, 5)
-    disable_schedule(site, *waiting, rate)
+    site.wait_until_denied(5)
+    site.disable_schedule()
     site.fetch(waiting[1]).cancel()
     site.limiter.release(held)
-    wait_until_noted(site, "first", "second", "third")
+    site.wait_until_noted("first", "second", "third")
     assert site.queue.scheduled_job_registry.get_job_ids() == [rate.id]
 
 
@@ -92,15 +72,15 @@ def test_deleted_jobs_delay_no_other_job(stock_site: Site, start: Start, kind: s
     site = stock_site
     site.limiter.pause(FOUR, 3600)
     gone = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(100)]
-    alive = site.queue.enqueue(jobs.plain, "alive", throttle=[FOUR])
+    site.queue.enqueue(jobs.plain, "alive", throttle=[FOUR])
     start(kind)
-    wait_until_denied(site, 101)
-    disable_schedule(site, alive)
+    site.wait_until_denied(101)
+    site.disable_schedule()
     for job in gone:
         site.fetch(job).delete()
     began = time.monotonic()
     site.limiter.resume(FOUR)
-    wait_until_noted(site, "alive")
+    site.wait_until_noted("alive")
     assert time.monotonic() - began < 10
 
 
@@ -109,16 +89,17 @@ def test_jobs_held_by_a_busy_worker_run_in_another(stock_site: Site, start: Star
     """The jobs that a worker holds run in an idle worker while it runs a long job."""
     site = stock_site
     site.limiter.pause(FOUR, 3600)
-    waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(3)]
+    for n in range(3):
+        site.queue.enqueue(jobs.plain, n, throttle=[FOUR])
     start()
-    wait_until_denied(site, 3)
-    disable_schedule(site, *waiting)
+    site.wait_until_denied(3)
+    site.disable_schedule()
     site.queue.enqueue(jobs.until_released)
     wait_until(lambda: site.noted == ["begun"], description="the first worker is busy")
     start(OURS_SIMPLE)
     wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the other one is idle")
     site.limiter.resume(FOUR)
-    wait_until_noted(site, "begun", "0", "1", "2")
+    site.wait_until_noted("begun", "0", "1", "2")
     site.connection.set("told", 1)
 
 
@@ -130,15 +111,15 @@ def test_a_worker_that_stops_passes_its_held_jobs_to_others(stock_site: Site, st
     site.limiter.pause(FOUR, 3600)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(250)]
     first = start(kind)
-    wait_until_denied(site, 250)
+    site.wait_until_denied(250)
     first.stop()
     site.queue.enqueue(jobs.plain, "new")
     assert site.queue.job_ids[:-1] == [job.id for job in waiting]
     assert {job.get_status() for job in waiting} == {JobStatus.QUEUED}
     start(kind)
-    wait_until_denied(site, 250)
+    site.wait_until_denied(250)
     site.limiter.resume(FOUR)
-    wait_until_noted(site, "new", "0", "1", "2", "3")
+    site.wait_until_noted("new", "0", "1", "2", "3")
 
 
 def test_a_job_that_a_burst_worker_leaves_is_enqueued_at_its_turn(throttled_site: Site) -> None:
@@ -165,7 +146,7 @@ def test_jobs_of_a_killed_worker_are_enqueued_by_their_schedule(stock_site: Site
     wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the worker is ready")
     site.limiter.pause(second, 5)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[second]) for n in range(3)]
-    wait_until_denied(site, 3)
+    site.wait_until_denied(3)
     registry = site.queue.scheduled_job_registry
     delays = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
     assert all(GRACE_S < seconds < GRACE_S + 8 for seconds in delays)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,19 +24,16 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
-def start(redis_url: str) -> Iterator[Start]:
+def start(redis_url: str, stack: contextlib.ExitStack) -> Start:
     """Return a function that starts a worker on this test's Redis. All workers are stopped afterwards."""
-    started: list[Command] = []
 
-    def start(kind: str, deadly: str = "", *queues: str, **variables: str) -> Command:
-        environment = {"TK_STORE": redis_url, "TK_DEADLY": deadly, "THROTTLEKIT_URL": redis_url, **variables}
+    def start(kind: str, deadly: str = "", *queues: str) -> Command:
+        environment = {"TK_STORE": redis_url, "TK_DEADLY": deadly, "THROTTLEKIT_URL": redis_url}
         options = ["-c", "support.rq.deadly"] if deadly else []
-        started.append(Command(rq_worker(redis_url, *(queues or ("work",)), kind=kind, options=options), environment))
-        return started[-1]
+        worker = Command(rq_worker(redis_url, *(queues or ("work",)), kind=kind, options=options), environment)
+        return stack.enter_context(contextlib.closing(worker))
 
-    yield start
-    for command in started:
-        command.close()
+    return start
 
 
 @pytest.fixture
@@ -171,10 +169,7 @@ def test_every_way_to_start_workers_limits_jobs(
     """
     job = site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
     full = [sys.executable, "-m", "rq.cli", *command, "work", "--url", redis_url]
-    fleet = Command(full, {"THROTTLEKIT_URL": redis_url, **variables})
-    try:
+    with contextlib.closing(Command(full, {"THROTTLEKIT_URL": redis_url, **variables})):
         wait_for_status(site, job, JobStatus.SCHEDULED)
         open_and_finish(site, job)
-    finally:
-        fleet.close()
     assert site.noted == ["ran"]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -37,22 +38,16 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
-def start(redis_url: str) -> Iterator[Start]:
+def start(redis_url: str, stack: contextlib.ExitStack) -> Start:
     """Return a function that starts workers and wakers on this test's Redis. All of them are stopped afterwards."""
-    started: list[Command] = []
 
-    def start(kind: str = "rq.SimpleWorker", *, store: str = redis_url) -> Command:
-        command = rq_waker(redis_url, "work")
-        if (
-            kind != "waker"
-        ):  # a fork that imports throttlekit requests too late on a busy machine: other jobs are admitted before it
-            command = rq_worker(redis_url, "work", kind=kind, options=["-c", "support.rq.preload"])
-        started.append(Command(command, {"THROTTLEKIT_URL": store}))
-        return started[-1]
+    def start(kind: str, *, store: str = redis_url) -> Command:
+        # A fork that imports throttlekit requests too late on a busy machine: other jobs are admitted before it.
+        worker = rq_worker(redis_url, "work", kind=kind, options=["-c", "support.rq.preload"])
+        command = Command(rq_waker(redis_url, "work") if kind == "waker" else worker, {"THROTTLEKIT_URL": store})
+        return stack.enter_context(contextlib.closing(command))
 
-    yield start
-    for command in started:
-        command.close()
+    return start
 
 
 def wait_until_announced(site: Site, but: str = "") -> Announcement:
@@ -66,28 +61,27 @@ def wait_until_announced(site: Site, but: str = "") -> Announcement:
     return found
 
 
+@contextlib.contextmanager
+def running_waker(connection: Any, limiter: Limiter) -> Iterator[WakerProcess]:
+    """Run a waker in a thread. At the end, also close *connection* and *limiter*."""
+    waker, stopped = WakerProcess(connection, limiter, ["work"]), threading.Event()
+    thread = threading.Thread(target=waker.run, args=(stopped,))
+    thread.start()
+    try:
+        wait_until(lambda: read_announcement(connection, "work"), description="the waker has announced itself")
+        yield waker
+    finally:
+        stopped.set()
+        thread.join()
+        limiter.close()
+        connection.close()
+
+
 def start_both(site: Site, start: Start, kind: str = "rq.Worker") -> tuple[Command, Command]:
     """Start a worker and the waker, and return both after the waker has announced itself."""
     both = start(kind), start("waker")
     wait_until_announced(site)
     return both
-
-
-def wait_until_denied(site: Site, count: int) -> None:
-    registry = site.queue.scheduled_job_registry
-    wait_until(lambda: registry.count == count, description=f"{count} jobs are denied", timeout=30)
-
-
-def disable_schedule(site: Site) -> None:
-    """Change the schedule so that none of the denied jobs is enqueued unless it is woken."""
-    key = site.queue.scheduled_job_registry.key
-    for id_ in site.queue.scheduled_job_registry.get_job_ids():
-        site.connection.zadd(key, {id_: time.time() + 3600}, xx=True)
-
-
-def wait_until_noted(site: Site, *expected: str) -> None:
-    wait_until(lambda: len(site.noted) >= len(expected), description=f"{len(expected)} jobs have run", timeout=30)
-    assert site.noted == [*expected]
 
 
 @pytest.mark.parametrize("kind", ["rq.SimpleWorker", "rq.Worker", "rq.Worker+scheduler"])
@@ -98,23 +92,20 @@ def test_the_waker_enqueues_denied_jobs_in_order(stock_site: Site, start: Start,
     site.limiter.pause(LIVELY, 3600)
     for n in range(12):
         site.queue.enqueue(jobs.plain, n, throttle=[LIVELY])
-    wait_until_denied(site, 12)
-    disable_schedule(site)
+    site.wait_until_denied(12)
+    site.disable_schedule()
     site.limiter.resume(LIVELY)
-    wait_until_noted(site, *map(str, range(12)))
+    site.wait_until_noted(*map(str, range(12)))
     wait_until(lambda: not site.deferrals_left(), description="the last job has ended")
 
 
 def test_a_queue_that_is_created_later_is_found(stock_site: Site, start: Start, redis_url: str) -> None:
     """Without `--queue` the waker serves all existing queues."""
     site = stock_site
-    waker = Command(rq_waker(redis_url), {"THROTTLEKIT_URL": redis_url})
-    try:
+    with contextlib.closing(Command(rq_waker(redis_url), {"THROTTLEKIT_URL": redis_url})) as waker:
         wait_until(lambda: "no queue yet" in waker.log(), description="the waker runs")
         site.queue.enqueue(jobs.plain)
         wait_until(lambda: "wake: work" in waker.log(), description="the waker has found the queue")
-    finally:
-        waker.close()
 
 
 def test_a_released_slot_wakes_the_next_job(stock_site: Site, start: Start) -> None:
@@ -124,12 +115,12 @@ def test_a_released_slot_wakes_the_next_job(stock_site: Site, start: Start) -> N
     start_both(site, start)
     names = ("first", "cancelled", "deleted", "second")
     waiting = [site.queue.enqueue(jobs.plain, name, throttle=[jobs.SLOT]) for name in names]
-    wait_until_denied(site, 4)
-    disable_schedule(site)
+    site.wait_until_denied(4)
+    site.disable_schedule()
     site.fetch(waiting[1]).cancel()
     site.fetch(waiting[2]).delete()
     site.limiter.release(held)
-    wait_until_noted(site, "first", "second")
+    site.wait_until_noted("first", "second")
 
 
 def test_a_job_of_two_limits_is_woken_when_both_admit_it(stock_site: Site, start: Start) -> None:
@@ -139,8 +130,8 @@ def test_a_job_of_two_limits_is_woken_when_both_admit_it(stock_site: Site, start
     start_both(site, start)
     for n in range(3):
         site.queue.enqueue(jobs.plain, n, throttle=[LIVELY, jobs.SLOT])
-    wait_until_denied(site, 3)
-    disable_schedule(site)
+    site.wait_until_denied(3)
+    site.disable_schedule()
     site.limiter.release(held)
     wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run", timeout=30)
 
@@ -151,8 +142,8 @@ def test_a_job_fails_at_the_end_of_max_wait(stock_site: Site, start: Start) -> N
     site.shut(FOUR)
     start_both(site, start)
     job = site.queue.enqueue(jobs.plain, throttle=[FOUR], throttle_max_wait=2)
-    wait_until_denied(site, 1)
-    disable_schedule(site)
+    site.wait_until_denied(1)
+    site.disable_schedule()
     wait_until(lambda: site.queue.failed_job_registry.count == 1, description="the job has failed", timeout=10)
     assert "WaitedTooLong" in str(site.fetch(job).latest_result().exc_string)
 
@@ -170,7 +161,7 @@ def test_another_waker_replaces_a_killed_one(stock_site: Site, start: Start) -> 
     )
     site.limiter.pause(SECONDLY, 20)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[SECONDLY]) for n in range(3)]
-    wait_until_denied(site, 3)
+    site.wait_until_denied(3)
     registry = site.queue.scheduled_job_registry
     delays = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
     assert all(GRACE_S < seconds < GRACE_S + 25 for seconds in delays)
@@ -187,7 +178,7 @@ def test_a_waker_that_is_stopped_leaves_its_jobs_to_their_schedule(stock_site: S
     worker, waker = start_both(site, start, "rq.SimpleWorker+scheduler")
     site.limiter.pause(SECONDLY, 30)
     job = site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
-    wait_until_denied(site, 1)
+    site.wait_until_denied(1)
     waker.terminate()
     assert waker.ends_within(10)
     assert waker.exit_code == 0, waker.log()
@@ -203,7 +194,7 @@ def test_a_waker_that_is_stopped_strands_no_job(stock_site: Site, start: Start) 
     site.limiter.pause(FOUR, 3600)
     worker, waker = start_both(site, start)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(3)]
-    wait_until_denied(site, 3)
+    site.wait_until_denied(3)
     worker.stop()
     waker.terminate()
     assert waker.ends_within(10)
@@ -212,47 +203,30 @@ def test_a_waker_that_is_stopped_strands_no_job(stock_site: Site, start: Start) 
 
 def test_the_waker_keeps_no_data_of_jobs_that_have_run(redis_url: str) -> None:
     """The waker keeps no data of jobs that have run, whether or not their grants had a note."""
-    connection, limiter = redis.Redis.from_url(redis_url), Limiter(redis_url)
-    waker = WakerProcess(connection, limiter, ["work"])
+    connection = redis.Redis.from_url(redis_url)
     queue = ThrottledQueue("work", connection=connection)
-    stopped = threading.Event()
-    thread = threading.Thread(target=waker.run, args=(stopped,))
-    thread.start()
-    try:
-        wait_until(lambda: read_announcement(connection, "work"), description="the waker has announced itself")
-        with Fleet([rq_worker(redis_url, "work", kind="rq.SimpleWorker")], {"THROTTLEKIT_URL": redis_url}):
-            for n in range(30):
-                queue.enqueue(jobs.plain, n, throttle=[LIVELY])
-            wait_until(lambda: connection.llen("noted") == 30, description="all jobs have run")
-            room = waker._waker._here.room
-            wait_until(lambda: not room._busy and not len(room), description="the waker has removed the jobs")
-    finally:
-        stopped.set()
-        thread.join()
-        limiter.close()
-        connection.close()
+    with (
+        running_waker(connection, Limiter(redis_url)) as waker,
+        Fleet([rq_worker(redis_url, "work", kind="rq.SimpleWorker")], {"THROTTLEKIT_URL": redis_url}),
+    ):
+        for n in range(30):
+            queue.enqueue(jobs.plain, n, throttle=[LIVELY])
+        wait_until(lambda: connection.llen("noted") == 30, description="all jobs have run")
+        room = waker._waker._here.room
+        wait_until(lambda: not room._busy and not len(room), description="the waker has removed the jobs")
 
 
-def test_due_jobs_are_enqueued_while_the_store_is_away(redis_url: str) -> None:
+def test_due_jobs_are_enqueued_while_the_store_is_away(redis_url: str, stack: contextlib.ExitStack) -> None:
     """
     Denied jobs are scheduled again each second during an outage, and there may be no other process that enqueues them.
     """
     connection = redis.Redis.from_url(redis_url)
-    queue, stopped = ThrottledQueue("work", connection=connection), threading.Event()
+    queue = ThrottledQueue("work", connection=connection)
     with redis_server() as store:
-        limiter = Limiter(patient(store))
-        thread = threading.Thread(target=WakerProcess(connection, limiter, ["work"]).run, args=(stopped,))
-        thread.start()
-        wait_until(lambda: read_announcement(connection, "work"), description="the waker has announced itself")
-    try:
-        wait_until(lambda: not read_announcement(connection, "work"), description="the announcement has expired")
-        job = queue.enqueue_in(timedelta(seconds=0), jobs.plain)
-        wait_until(lambda: queue.job_ids == [job.id], description="the job is enqueued", timeout=30)
-    finally:
-        stopped.set()
-        thread.join()
-        limiter.close()
-        connection.close()
+        stack.enter_context(running_waker(connection, Limiter(patient(store))))
+    wait_until(lambda: not read_announcement(connection, "work"), description="the announcement has expired")
+    job = queue.enqueue_in(timedelta(seconds=0), jobs.plain)
+    wait_until(lambda: queue.job_ids == [job.id], description="the job is enqueued", timeout=30)
 
 
 def test_a_waker_with_another_store_is_not_used(stock_site: Site, start: Start, redis_url: str) -> None:
@@ -266,7 +240,7 @@ def test_a_waker_with_another_store_is_not_used(stock_site: Site, start: Start, 
     wait_until_announced(site)
     site.shut(SECONDLY)
     site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
-    wait_until_noted(site, "ran")
+    site.wait_until_noted("ran")
     assert "listens at the store" in worker.log()
 
 
@@ -281,10 +255,10 @@ def test_an_unreadable_note_is_skipped(stock_site: Site, start: Start) -> None:
     wrong = {**newer, "note": {"v": 1, "id": "x", "units": [["b", "t", 1]], "kept": [3, ""], "wakes": [], "looks": []}}
     site.connection.rpush(notes, "no JSON", json.dumps({"v": 9}), json.dumps(newer), json.dumps(wrong))
     site.queue.enqueue(jobs.plain, throttle=[jobs.SLOT])
-    wait_until_denied(site, 1)
-    disable_schedule(site)
+    site.wait_until_denied(1)
+    site.disable_schedule()
     site.limiter.release(held)
-    wait_until_noted(site, "ran")
+    site.wait_until_noted("ran")
     assert "cannot read a note" in waker.log()
 
 
@@ -295,7 +269,7 @@ def test_a_job_of_a_paused_limit_is_enqueued_after_the_pause(stock_site: Site, s
     with Control(site.limiter) as control:
         control.pause("partner", duration=2)
     site.queue.enqueue(jobs.plain, throttle=[PARTNER])
-    wait_until_noted(site, "ran")
+    site.wait_until_noted("ran")
 
 
 def test_an_announcement_of_another_release_is_ignored(stock_site: Site) -> None:
@@ -305,11 +279,10 @@ def test_an_announcement_of_another_release_is_ignored(stock_site: Site) -> None
         assert read_announcement(stock_site.connection, "work") is None
 
 
-def test_the_waker_names_a_server_that_does_not_answer(start: Start) -> None:
+def test_the_waker_names_a_server_that_does_not_answer() -> None:
     """If RQ's Redis does not answer, the exit code is 2, and the message is one line without the password."""
-    command = Command(rq_waker("redis://:secret@localhost:1/0"), {"THROTTLEKIT_URL": ""})
-    assert command.ends_within(20)
-    assert command.exit_code == 2
-    assert "RQ's Redis does not answer" in command.log()
-    assert "secret" not in command.log()
-    command.close()
+    with contextlib.closing(Command(rq_waker("redis://:secret@localhost:1/0"), {"THROTTLEKIT_URL": ""})) as command:
+        assert command.ends_within(20)
+        assert command.exit_code == 2
+        assert "RQ's Redis does not answer" in command.log()
+        assert "secret" not in command.log()

@@ -17,6 +17,7 @@ from rq.job import Job
 from rq.scheduler import RQScheduler
 
 from support.servers.processes import patient
+from support.waiting import wait_until
 from throttlekit import Limit, Limiter
 from throttlekit_rq import (
     ThrottledQueue,
@@ -125,6 +126,20 @@ class Site:
     def raw(self, job: Any) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = self.connection.hgetall(job.key)
         return found
+
+    def wait_until_denied(self, count: int) -> None:
+        registry = self.queue.scheduled_job_registry
+        wait_until(lambda: registry.count == count, description=f"{count} jobs are denied", timeout=30)
+
+    def disable_schedule(self) -> None:
+        """Change the schedule so that no denied job is enqueued unless it is woken."""
+        registry = self.queue.scheduled_job_registry
+        for job_id in registry.get_job_ids():
+            self.connection.zadd(registry.key, {job_id: time.time() + 3600}, xx=True)
+
+    def wait_until_noted(self, *expected: str) -> None:
+        wait_until(lambda: len(self.noted) >= len(expected), description=f"{len(expected)} jobs have run", timeout=30)
+        assert self.noted == [*expected]
 
     def deferrals_left(self) -> list[str]:
         """Return the keys and fields that denials have left."""
