@@ -28,7 +28,7 @@ from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import is_first_to_log, look, promote, promoted_by, read_expiry, read_record, shown_of
 from throttlekit_rq._waker import RelayedWait, read_announcement
-from throttlekit_rq._wire import LATE_IMPORT, Record, import_function
+from throttlekit_rq._wire import LATE_IMPORT, Record, import_function, register_wrapper
 
 __all__ = ["call_of", "carried_call", "run"]
 
@@ -73,6 +73,9 @@ def carried_call(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that RQ calls for a job that carries limits: the job's own *function*, with the check."""
     job = current_job()
     return function if job is None else wrap_call(function, lambda: _if_admitted(job) or _context_with_check(job))
+
+
+register_wrapper(carried_call)
 
 
 def run(text: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from throttlekit import ConfigurationError
 
 __all__ = [
     "ADMITTED", "EXPIRES", "FIELD", "LATE_IMPORT", "RUN", "Carried", "Given", "Record", "idle_key", "import_function",
-    "logged_key", "notes_key", "promoter_key", "waker_key",
+    "logged_key", "notes_key", "promoter_key", "register_wrapper", "waker_key",
 ]  # fmt: skip
 
 LATE_IMPORT = "late-import:"
@@ -122,9 +122,18 @@ class Carried:
     def __getattr__(self, name: str) -> Any:
         if name == "_throttlekit" or (name.startswith("_") and self._throttlekit[1] is None):
             raise AttributeError(name)  # pickle, copy or a debugger reads it; RQ reads the name of a function
-        from throttlekit_rq._in_worker_process import carried_call  # it imports this module
+        return _Wrapper.wrap(import_function(name, self._throttlekit[1]))
 
-        return carried_call(import_function(name, self._throttlekit[1]))
+
+class _Wrapper:
+    """Holds the function that adds limits to a job's function. It is set later, to avoid an import cycle."""
+
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def register_wrapper(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Register *wrap*, which is called at import with the function of each job that carries limits."""
+    _Wrapper.wrap = wrap
 
 
 def import_function(name: str, instance: Any = None) -> Callable[..., Any]:
