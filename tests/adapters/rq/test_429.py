@@ -27,11 +27,6 @@ def is_paused(site: Site, limit: Any = jobs.DAILY) -> bool:
     return site.limiter.peek(limit).reason == "paused"
 
 
-def end_pause(site: Site, limit: Any = jobs.DAILY) -> None:
-    """End the pause, fill the bucket, and make every waiting job due."""
-    site.open(limit)
-
-
 @pytest.mark.parametrize("function", [jobs.receives_429, jobs.receives_429_async], ids=["plain", "async"])
 def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
     """
@@ -53,7 +48,7 @@ def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
     assert site.noted == ["called"]
     worker.refresh()
     assert (worker.failed_job_count, worker.successful_job_count) == (0, 0)
-    end_pause(site)
+    site.open(jobs.DAILY)
     site.work()
     assert site.noted == ["called", "called", f"success of {job.id}: result of called", "after"]
     assert site.deferrals_left() == []
@@ -68,7 +63,7 @@ def test_a_429_in_a_spawned_process_is_no_failure(spawn_site: Site) -> None:
         spawn_site.work()
         assert is_paused(spawn_site)
         assert spawn_site.fetch(job).get_status() == JobStatus.SCHEDULED
-        end_pause(spawn_site)
+        spawn_site.open(jobs.DAILY)
         spawn_site.work()
     assert spawn_site.fetch(job).get_status() == JobStatus.FINISHED
 
@@ -116,7 +111,7 @@ def test_a_429_in_a_function_without_limits_pauses_the_limit_of_its_queue(thrott
     site.work()
     assert is_paused(site)
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    end_pause(site)
+    site.open(jobs.DAILY)
     site.work()
     assert site.fetch(job).get_status() == JobStatus.FINISHED
 
