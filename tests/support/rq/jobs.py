@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from typing import Any
 
 from rq import Retry, get_current_job
@@ -131,18 +128,6 @@ def comes_again(what: Any, most: int) -> Any:
     job: Any = get_current_job()
     note(what)
     return "done" if (job.number_of_retries or 0) >= most else Retry(max=most)
-
-
-def sleeps(seconds: float, what: Any = "ran") -> None:
-    note(what)
-    time.sleep(seconds)
-    note(f"end of {what}")
-
-
-def dies(what: Any = "died") -> None:
-    """Kill its own process, as the kernel does when memory runs out."""
-    note(what)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def succeeded(job: Any, connection: Any, result: Any) -> None:
