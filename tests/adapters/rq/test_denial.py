@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import rq
 from rq import Callback, Retry, SimpleWorker
 from rq.job import Dependency, JobStatus
+from rq.utils import utcformat
 
 from support.rq import jobs
 from support.rq.flood import OURS_SIMPLE
@@ -213,12 +215,15 @@ def test_a_denied_job_is_in_the_registry_of_scheduled_jobs(rq_site: Site) -> Non
 def test_the_ttl_is_counted_from_the_enqueueing(simple_site: Site) -> None:
     """Denials do not prolong a job's ttl, however often they happen, and however the job is enqueued again."""
     site = simple_site
-    job = enqueue_denied(site, ttl=60)
-    left = site.connection.pttl(job.key)
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(jobs.plain, throttle=HELD, ttl=60)
+    ten_seconds_ago = utcformat(datetime.now(timezone.utc) - timedelta(seconds=10))
+    site.connection.hset(job.key, "enqueued_at", ten_seconds_ago)
+    site.connection.pexpire(job.key, 50_000)
     for _ in range(3):
         site.make_due()
         site.work()
-    assert 0 < site.connection.pttl(job.key) <= left
+        assert 0 < site.connection.pttl(job.key) <= 50_000
     site.connection.pexpire(job.key, 1)
     wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
     run_all(site)
