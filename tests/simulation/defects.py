@@ -111,8 +111,8 @@ def _forgets_tenants(original: Any) -> Any:
 
 
 def _returns_twice(original: Any) -> Any:
-    def return_units(charge: Any, number: int, state: Any, *arguments: Any) -> Any:
-        return original(charge, number, original(charge, number, state, *arguments), *arguments)
+    def return_units(charge: Any, state: Any, *arguments: Any) -> Any:
+        return original(charge, original(charge, state, *arguments), *arguments)
 
     return return_units
 

@@ -59,8 +59,7 @@ _SOONEST_US = 1_000
 Bell = Callable[[str, int, Wake | None], bool]
 """A function like `Ring`. Its second argument is the number of the claim on whose list the job waits."""
 
-
-_NOBODY, _ONLY_LOOKS = WITHOUT_JOB, Requester(Caller.PEEK)
+_ONLY_LOOKS = Requester(Caller.PEEK)
 
 
 class Stored(NamedTuple):
@@ -156,7 +155,7 @@ def decide(
 
 
 def look(
-    claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], bell: Bell
+    claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], ring: Ring
 ) -> tuple[Look, Stored]:
     """
     Look at one list for *owner*: wake jobs, and return those jobs of the owner that may request their units.
@@ -167,9 +166,9 @@ def look(
         ids: The first jobs that the owner holds. `Look.again` of the result lists those without an entry on the list.
     """
     if state.waitlist is None or not state.waitlist.epoch:
-        _look(claim, state, now_us, _ONLY_LOOKS)
+        _look(claim, state, now_us, _ONLY_LOOKS)  # corrects times of a pause or slow-down that a wrong clock wrote
         return Look("", again=tuple(ids)), state
-    found = _look(claim, state, now_us, _NOBODY)
+    found = _look(claim, state, now_us, WITHOUT_JOB)
     waitlist = found.waitlist
     if waitlist.look_us <= now_us:
         waitlist.look_us = 0
@@ -180,16 +179,16 @@ def look(
             again.append(id)
         elif entry.state is State.KEPT:
             waitlist.enter(entry, owner, None)
-    _, looked = _wake_all([found], now_us, Requester(Caller.JOB, owner=owner), bell, free)
+    requester = Requester(Caller.JOB, owner=owner)
+    _, looked = _wake_all([found], now_us, requester, lambda name, _, wake: ring(name, wake), free)
     wakes = tuple(Wake(id, _in_us(at_us, now_us)) for at_us, id in waitlist.woken_of(owner))
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
     return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _state_to_store(found)
 
 
 def forget(
-    claim: StoreClaim, number: int, state: Stored, now_us: int, ids: Sequence[str], owner: str, bell: Bell, *,
-    keep: bool = False,
-) -> Stored:  # fmt: skip
+    claim: StoreClaim, state: Stored, now_us: int, ids: Sequence[str], owner: str, ring: Ring, *, keep: bool = False
+) -> Stored:
     """
     Remove jobs that no longer wait, because they expired, or were revoked, cancelled or deleted. Then wake other jobs.
     Without *ids*, only wake jobs after a change of the limit, such as returned units, a higher rate or a pause's end.
@@ -201,7 +200,7 @@ def forget(
     """
     if state.waitlist is None or not state.waitlist.epoch:
         return state
-    found = _look(claim, state, now_us, _NOBODY)
+    found = _look(claim, state, now_us, WITHOUT_JOB)
     for id in ids:
         entry = found.waitlist.entries.get(id)
         if entry is None or owner not in ("", entry.owner):
@@ -210,8 +209,7 @@ def forget(
             found.waitlist.keep(entry, entry.owner, now_us + KEPT_US)
         else:
             found.waitlist.forget(entry)
-    _wake_all([found], now_us, _NOBODY, lambda name, _, wake: bell(name, number, wake), None)
-    return _state_to_store(found)
+    return _wake_one(found, now_us, ring)
 
 
 def early_us_of(claims: Sequence[StoreClaim], requester: Requester) -> int:
@@ -393,7 +391,7 @@ def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> E
 
 
 def _wake_all(
-    looks: Sequence[_Found], now_us: int, requester: Requester, bell: Bell, free: int | None, *, granted: bool = False
+    looks: Sequence[_Found], now_us: int, requester: Requester, bell: Bell, free: int, *, granted: bool = False
 ) -> tuple[tuple[tuple[int, Wake], ...], tuple[tuple[int, int], ...]]:
     """
     Wake jobs of each list. Return the wakes of the caller's own jobs, and the lists at which its process should look,
@@ -405,7 +403,7 @@ def _wake_all(
         waitlist = found.waitlist
         if not waitlist.epoch or not found.claim.algorithm.size:
             continue
-        if requester.owner and free is not None and not lateness_us(requester.owner):
+        if requester.owner and not lateness_us(requester.owner):
             waitlist.set_free(requester.owner, free, now_us)
         ring = _ring_of(i, requester, bell, wakes)
         workflow = _workflow_of(found.claim)
@@ -419,6 +417,13 @@ def _wake_all(
         if in_us is not None:
             looked.append((i, in_us))
     return tuple(wakes), tuple(looked)
+
+
+def _wake_one(found: _Found, now_us: int, ring: Ring) -> Stored:
+    """Wake jobs of one list after a change of it. Return the state to store."""
+    if found.waitlist.epoch and found.claim.algorithm.size:
+        found.waitlist.wake(_wake_rules(found, now_us), now_us, ring)
+    return _state_to_store(found)
 
 
 def _ring_of(number: int, requester: Requester, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:

@@ -18,27 +18,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.answer import Position, Requester
+from throttlekit._core.answer import WITHOUT_JOB, Position, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import (
-    _NOBODY,
     _ONLY_LOOKS,
-    Bell,
     Stored,
     _Found,
     _look,
     _position,
-    _state_to_store,
-    _wake_all,
+    _wake_one,
     _workflow_of,
 )
 from throttlekit._core.latency import Drop, after_drop
 from throttlekit._core.slowdown import Pause, Refusal, Remaining, apply_feedback
-from throttlekit._core.waitlist import KEPT_US, Entry, State, Waitlist
+from throttlekit._core.waitlist import KEPT_US, Entry, Ring, State, Waitlist
 
 __all__ = [
-    "Charge", "Waiting", "Where", "clear", "kept_until_us", "list_waiting", "pause", "return_units", "slow",
-    "wake_after_change", "where",
+    "Charge", "Waiting", "Where", "clear", "kept_until_us", "list_waiting", "pause", "return_units", "slow", "where",
 ]  # fmt: skip
 
 
@@ -100,39 +96,26 @@ class Waiting(NamedTuple):
     first: tuple[tuple[str, str], ...] = ()
 
 
-def pause(
-    claim: StoreClaim, number: int, state: Stored, now_us: int, for_us: int | None, emptied: bool, bell: Bell
-) -> Stored:
+def pause(claim: StoreClaim, state: Stored, now_us: int, for_us: int | None, emptied: bool, ring: Ring) -> Stored:
     """Pause a limit, or end its pause: see `Pause.change`. Then wake jobs."""
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us).change(now_us, for_us, emptied=emptied)
-    return _look_and_wake(claim, number, Stored(state.taken, waitlist), now_us, bell)
+    return _look_and_wake(claim, Stored(state.taken, waitlist), now_us, ring)
 
 
-def slow(
-    claim: StoreClaim, number: int, state: Stored, now_us: int, why: Refusal | Remaining | Drop, bell: Bell
-) -> Stored:
+def slow(claim: StoreClaim, state: Stored, now_us: int, why: Refusal | Remaining | Drop, ring: Ring) -> Stored:
     """Slow a limit down with `apply_feedback` or `after_drop`. Then wake jobs, because the pace may also have risen."""
     if isinstance(why, Drop):
         dropped = state._replace(taken=after_drop(state.taken, claim.algorithm, why, now_us))
-        return _look_and_wake(claim, number, dropped, now_us, bell)
+        return _look_and_wake(claim, dropped, now_us, ring)
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     before = waitlist.slow and waitlist.slow.at(now_us)
     waitlist.slow = apply_feedback(before, why, claim.algorithm, state.taken, waitlist.pause, now_us)
-    return _look_and_wake(claim, number, Stored(state.taken, waitlist), now_us, bell)
+    return _look_and_wake(claim, Stored(state.taken, waitlist), now_us, ring)
 
 
-def wake_after_change(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-    """Wake jobs of one list after units or slots were returned."""
-    if state.waitlist is None or not state.waitlist.epoch:
-        return state
-    return _look_and_wake(claim, number, state, now_us, bell)
-
-
-def return_units(
-    charge: Charge, number: int, state: Stored, now_us: int, requester: Requester, bell: Bell, epoch: str
-) -> Stored:
+def return_units(charge: Charge, state: Stored, now_us: int, requester: Requester, ring: Ring, epoch: str) -> Stored:
     """
     Return the units of one claim, because another store denied the request. Then wake jobs.
 
@@ -159,8 +142,7 @@ def return_units(
         turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
         entry = _restore_position(found, charge, now_us, requester, epoch)
         found.waitlist.keep(entry, requester.owner, now_us + KEPT_US, turn_us)
-    _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
-    return _state_to_store(found)
+    return _wake_one(found, now_us, ring)
 
 
 def clear(state: Stored) -> Stored:
@@ -217,10 +199,8 @@ def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
-def _look_and_wake(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-    found = _look(claim, state, now_us, _NOBODY)
-    _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
-    return _state_to_store(found)
+def _look_and_wake(claim: StoreClaim, state: Stored, now_us: int, ring: Ring) -> Stored:
+    return _wake_one(_look(claim, state, now_us, WITHOUT_JOB), now_us, ring)
 
 
 def _restore_position(found: _Found, charge: Charge, now_us: int, requester: Requester, epoch: str) -> Entry:

@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from throttlekit._core.algorithm import Algorithm, stored_until_us
 from throttlekit._core.answer import Answer, Caller, Look, Reason, Requester
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Bell, Stored, decide, forget, look
+from throttlekit._core.decide import Stored, decide, forget, look
 from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.wait_control import (
     Charge,
@@ -24,10 +25,9 @@ from throttlekit._core.wait_control import (
     pause,
     return_units,
     slow,
-    wake_after_change,
     where,
 )
-from throttlekit._core.waitlist import Wake
+from throttlekit._core.waitlist import Ring, Wake
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.stores.base import Correction, Lease, Slowing
 from throttlekit.stores.waitlists import MOST_LISTED, binding_where, unit_of
@@ -79,7 +79,7 @@ class MemoryStore:
             if isinstance(granted, tuple) and granted[0] == f"{requester.owner} {attempt}":
                 return granted[1]  # type: ignore[no-any-return]
             answer, changed = decide(
-                claims, states, now_us, requester, lambda owner, i, wake: bell(owner, names[i], wake), self._epoch()
+                claims, states, now_us, requester, lambda owner, i, wake: bell(names[i], owner, wake), self._epoch()
             )
             for claim, before, after in zip(claims, states, changed, strict=True):
                 self._put_stored(claim, before, after, now_us)
@@ -103,9 +103,7 @@ class MemoryStore:
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             before = self._stored(claim, now_us)
-            found, after = look(
-                claim, before, now_us, owner, free, ids, lambda name, _, wake: bell(name, claim.bucket, wake)
-            )
+            found, after = look(claim, before, now_us, owner, free, ids, partial(bell, claim.bucket))
             self._put_stored(claim, before, after, now_us)
             return found
 
@@ -113,8 +111,8 @@ class MemoryStore:
         self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
         keep: bool = False,
     ) -> None:  # fmt: skip
-        def remove_jobs(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-            return forget(claims[number], number, state, now_us, ids, owner, bell, keep=keep)
+        def remove_jobs(number: int, state: Stored, now_us: int, ring: Ring) -> Stored:
+            return forget(claims[number], state, now_us, ids, owner, ring, keep=keep)
 
         self._change_lists(claims, remove_jobs, now_us)
 
@@ -124,8 +122,8 @@ class MemoryStore:
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         epoch = self._epoch()
 
-        def return_charge(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-            return return_units(charges[number], number, state, now_us, requester, bell, epoch)
+        def return_charge(number: int, state: Stored, now_us: int, ring: Ring) -> Stored:
+            return return_units(charges[number], state, now_us, requester, ring, epoch)
 
         self._change_lists([each.claim for each in charges], return_charge, now_us)
 
@@ -160,14 +158,14 @@ class MemoryStore:
             return algorithm.settle(state, now_us, each.granted_us, each.by), True
 
         self._change(corrections, settle, now_us)
-        self._wake_after_change([unit_of(each) for each in corrections], now_us)
+        self.wake([unit_of(each) for each in corrections], now_us)
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
         def release(each: Lease, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
             return algorithm.release(state, now_us, each.granted_us), True
 
         self._change(leases, release, now_us)
-        self._wake_after_change([unit_of(each) for each in leases], now_us)
+        self.wake([unit_of(each) for each in leases], now_us)
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         def renew(_: Lease, algorithm: Any, state: Any, now_us: int) -> Any:
@@ -180,14 +178,14 @@ class MemoryStore:
     ) -> None:
         units = [unit_of(each) for each in claims]
 
-        def pause_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-            return pause(units[number], number, state, now_us, for_us, emptied, bell)
+        def pause_list(number: int, state: Stored, now_us: int, ring: Ring) -> Stored:
+            return pause(units[number], state, now_us, for_us, emptied, ring)
 
         self._change_lists(units, pause_list, now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        def slow_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-            return slow(units[number], number, state, now_us, slowings[number].why, bell)
+        def slow_list(number: int, state: Stored, now_us: int, ring: Ring) -> Stored:
+            return slow(units[number], state, now_us, slowings[number].why, ring)
 
         units = [unit_of(each.claim) for each in slowings]
         self._change_lists(units, slow_list, now_us)
@@ -228,25 +226,18 @@ class MemoryStore:
                 results.append(result)
             return results
 
-    def _wake_after_change(self, units: Sequence[StoreClaim], now_us: int | None) -> None:
-        def wake_list(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-            return wake_after_change(units[number], number, state, now_us, bell)
-
-        self._change_lists(units, wake_list, now_us)
-
     def _change_lists(
         self,
         claims: Sequence[StoreClaim],
-        change: Callable[[int, Stored, int, Bell], Stored],
+        change: Callable[[int, Stored, int, Ring], Stored],
         now_us: int | None,
     ) -> None:
         """Store the state that *change*, called with the number of a claim, returns for each of *claims*."""
-        names = [claim.bucket for claim in claims]
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             for number, claim in enumerate(claims):
                 before = self._stored(claim, now_us)
-                after = change(number, before, now_us, lambda owner, i, wakes: bell(owner, names[i], wakes))
+                after = change(number, before, now_us, partial(bell, claim.bucket))
                 self._put_stored(claim, before, after, now_us)
 
     @contextmanager
@@ -254,7 +245,7 @@ class MemoryStore:
         """Yield a function that collects wakes for owners. They are sent at the end, when the lock is released."""
         rung: list[tuple[Callable[[str, Sequence[Wake]], None], str, Sequence[Wake]]] = []
 
-        def bell(owner: str, bucket: str, wake: Wake | None) -> bool:
+        def bell(bucket: str, owner: str, wake: Wake | None) -> bool:
             on_wakes = self._listeners.get(owner)
             if on_wakes is not None:
                 rung.append((on_wakes, bucket, [] if wake is None else [wake]))

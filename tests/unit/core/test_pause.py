@@ -31,7 +31,7 @@ from throttlekit._core.answer import Answer, Caller, Reason, Requester
 from throttlekit._core.decide import Stored
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Pause
-from throttlekit._core.waitlist import KEPT_US, Waitlist, Wake
+from throttlekit._core.waitlist import KEPT_US, Waitlist
 from throttlekit._engine.call import Call
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
@@ -53,15 +53,13 @@ every_rate = pytest.mark.parametrize("limit", RATES, ids=lambda limit: limit.nam
 every_limit = pytest.mark.parametrize("limit", [*RATES, Concurrency("slots", 3)], ids=lambda limit: limit.name)
 
 
-def is_listening(owner: str, number: int, wake: Wake | None) -> bool:
+def is_listening(owner: str, *_: object) -> bool:
     """Every owner listens."""
     return True
 
 
 def pause(limit: Limit, state: Stored, now_us: int, for_us: int | None, *, emptied: bool = False) -> Stored:
-    return wait_control.pause(
-        claim_of(limit.bind(1, now_us)), 0, deepcopy(state), now_us, for_us, emptied, is_listening
-    )
+    return wait_control.pause(claim_of(limit.bind(1, now_us)), deepcopy(state), now_us, for_us, emptied, is_listening)
 
 
 pause_after_429 = partial(pause, emptied=True)
