@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.durations import finite_seconds
+from throttlekit._core.durations import seconds_within
 from throttlekit._core.limit.base import Limit, change_rate
 from throttlekit._core.limit.share import check_weight
 from throttlekit._core.limit.template import key_text, safe_repr
@@ -334,7 +334,9 @@ class Control:
         return (change,)
 
     def _write_rule(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
-        duration_us = 0 if duration is None else round(finite_seconds("duration", duration, LONGEST_PAUSE) * 1_000_000)
+        duration_us = (
+            0 if duration is None else round(seconds_within("duration", duration, 0, LONGEST_PAUSE) * 1_000_000)
+        )
         if duration is not None and duration_us < 1:
             raise ConfigurationError(f"duration must be more than 0 seconds, not {safe_repr(duration)}")
         now_us, found = self._stored_rules()

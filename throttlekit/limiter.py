@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from throttlekit._core.decision import Charged, Decision
-from throttlekit._core.durations import finite_seconds, seconds_in
+from throttlekit._core.durations import seconds_in, seconds_within
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.spelling import checks_spelling
@@ -294,7 +294,7 @@ class Limiter(Wired):
             ConfigurationError: As for `acquire`; or *duration* is not a number of seconds from 0 to 366 days.
             StoreUnavailable: The store did not answer. It is not known whether the limit is paused.
         """
-        duration_us = round(finite_seconds("duration", duration, LONGEST_PAUSE) * 1_000_000)
+        duration_us = round(seconds_within("duration", duration, 0, LONGEST_PAUSE) * 1_000_000)
         claims = self._each_tier(limit, job, key)
         if refused:
             self.refuse(claims, duration_us)

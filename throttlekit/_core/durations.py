@@ -8,8 +8,9 @@ from datetime import timedelta
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["finite_seconds", "seconds_in"]
+__all__ = ["seconds_in", "seconds_within"]
 
+_DAY_S = 86_400
 _FOREVER_S = 1e9  # about thirty years: a longer time counts as infinite
 
 
@@ -30,16 +31,17 @@ def seconds_in(option: str, value: float | timedelta | None) -> float:
     return float(seconds) if seconds < _FOREVER_S else math.inf
 
 
-def finite_seconds(option: str, value: float | timedelta, most: float) -> float:
+def seconds_within(option: str, value: object, least: float, most: float) -> float:
     """
-    Read the *value* of an option that takes a finite number of seconds, or a timedelta.
+    Read the *value* of an option that takes seconds or a timedelta, within bounds.
 
     Raises:
-        ConfigurationError: *value* is not a number of seconds from 0 to *most*. The error names *option*.
+        ConfigurationError: *value* is not a number of seconds from *least* to *most*. The error names *option*.
     """
-    seconds = math.inf if value is None else seconds_in(option, value)  # pyright: ignore[reportUnnecessaryComparison]
-    if seconds > most:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= most:
+        end = "a day (86400)" if most == _DAY_S else f"{most:.0f}"
         raise ConfigurationError(
-            f"{option} must be a number of seconds from 0 to {most:.0f}, or a timedelta, not {value!r}"
+            f"{option} must be a number of seconds from {least:g} to {end}, or a timedelta, not {safe_repr(value)}"
         )
     return seconds

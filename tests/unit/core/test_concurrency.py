@@ -481,7 +481,7 @@ def test_invalid_amount_is_refused(amount: Any) -> None:
 @pytest.mark.parametrize("lease", [0, 0.999, 86_401, float("nan"), float("inf"), "30", True, -5, timedelta(0)])
 def test_invalid_lease_is_refused(lease: Any) -> None:
     """The error for an invalid lease names the limit, the value and what would be right."""
-    with pytest.raises(ConfigurationError, match=r"'x'.*a number of seconds from 1 to a day \(86400\), not "):
+    with pytest.raises(ConfigurationError, match=r"'x'.*a number of seconds from 1 to a day \(86400\), or a .*, not "):
         Concurrency("x", 8, lease=lease)
 
 

@@ -25,6 +25,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from throttlekit._core.algorithm import STALE_US, AlgorithmBase, Use
+from throttlekit._core.durations import seconds_within
 from throttlekit._core.job import Job
 from throttlekit._core.latency import Gauge
 from throttlekit._core.limit.adapt import SlotAdapt
@@ -47,7 +48,6 @@ _SHORTEST_PACE_US = 1_000
 _KEPT_US = 1
 """A renewed lease of a workflow is longer by this time. So its end shows that a job has passed since the grant."""
 _LARGEST_AMOUNT = 1_000_000
-_SHORTEST_LEASE_S, _LONGEST_LEASE_S = 1.0, 86_400.0
 _LEASE_S, _LEASE_OF_WORKFLOW_S = 30.0, 3600.0
 
 
@@ -227,15 +227,7 @@ class _SlotRule(LimitRule):
     def work_out(
         cls, rate: Any, amount: int, period_us: int, varying_us: int | None, lease: Any = None
     ) -> Mapping[str, Any]:
-        seconds = lease.total_seconds() if isinstance(lease, timedelta) else lease
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))
-            or not _SHORTEST_LEASE_S <= seconds <= _LONGEST_LEASE_S
-        ):
-            raise ConfigurationError(
-                f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE_S:.0f}), not {lease!r}"
-            )
+        seconds = seconds_within("the lease", lease, 1, 86_400)
         return {"capacity": amount, "lease": float(seconds), "lease_us": round(seconds * 1_000_000)}
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm
+from throttlekit._core.durations import seconds_within
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US, Rate
@@ -27,7 +28,7 @@ __all__ = ["LeakyBucket", "TokenBucket"]
 _ONE = 1000
 _LONGEST_REFILL_US = 10 * LONGEST_PERIOD_US
 _MANY, _TOO_MANY = 10**9, 10**12  # from so many units on, rounding is exact enough; no rate has so many
-_DEFAULT_LENGTH_S, _LONGEST_LENGTH_S = 0.25, 60
+_LENGTH_S = 0.25
 _B = TypeVar("_B", bound="_BucketRule")
 
 
@@ -294,7 +295,7 @@ def _quota_of(tokens: object, seconds: object, amount: int, period_us: int, burs
         raise ConfigurationError(f"prefetch must be a whole number of at least 2, not {safe_repr(tokens)}")
     if tokens > burst:
         raise ConfigurationError(f"prefetch={safe_repr(tokens)} units can never pass at once: the burst is {burst}")
-    length_s = _seconds_in(seconds)
+    length_s = seconds_within("prefetch_for", _LENGTH_S if seconds is None else seconds, 0.001, 60)
     for_us = round(length_s * 1_000_000)
     most = min(tokens, burst // 2, amount * for_us // period_us)
     if most < 2:
@@ -303,13 +304,3 @@ def _quota_of(tokens: object, seconds: object, amount: int, period_us: int, burs
             f"the units that the rate adds in prefetch_for={length_s:g} s. Lengthen that, or leave prefetch= out"
         )
     return PrefetchQuota(most, for_us)
-
-
-def _seconds_in(length: object) -> float:
-    seconds = _DEFAULT_LENGTH_S if length is None else length
-    seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= _LONGEST_LENGTH_S:
-        raise ConfigurationError(
-            f"prefetch_for must be a number of seconds from 0.001 to {_LONGEST_LENGTH_S}, not {safe_repr(length)}"
-        )
-    return seconds

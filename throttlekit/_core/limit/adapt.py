@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from throttlekit._core.durations import seconds_within
 from throttlekit._core.limit.rate import Rate, parse_rate
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.limit.value import Value
@@ -143,17 +144,9 @@ def within_a_day_us(option: str, value: float | timedelta | None) -> int | None:
     Raises:
         ConfigurationError: *value* is not a time from 10 ms to a day. The error names *option*.
     """
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if seconds is None:
+    if value is None:
         return None
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
-        or not _SHORTEST_SPAN_US <= seconds * 1_000_000 <= LONGEST_SPAN_US
-    ):
-        raise ConfigurationError(
-            f"the {option} must be a number of seconds from 0.01 to a day (86400), not {safe_repr(value)}"
-        )
+    seconds = seconds_within(f"the {option}", value, _SHORTEST_SPAN_US / 1_000_000, LONGEST_SPAN_US / 1_000_000)
     return round(seconds * 1_000_000)
 
 
