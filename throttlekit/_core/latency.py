@@ -31,11 +31,10 @@ file, it is the same double in the script.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 __all__ = [
-    "EVERY", "LONGEST_HOLD_US", "REMEMBERED_US", "Drop", "Gauge", "after_drop", "apply_drop", "measure_hold",
-    "round_of", "slots_of",
+    "EVERY", "LONGEST_HOLD_US", "REMEMBERED_US", "Drop", "Gauge", "apply_drop", "measure_hold", "round_of", "slots_of",
 ]  # fmt: skip
 
 EVERY = 16
@@ -125,22 +124,15 @@ def measure_hold(gauge: Gauge | None, held_us: int, used: int, floor: int, most:
     return _end_round(gauge, slots, floor, most, now_us) if is_over else gauge
 
 
-def apply_drop(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: int) -> Gauge | None:
-    """Return the gauge after a job has failed; the same object if nothing changes."""
+def apply_drop(gauge: Gauge | None, granted_us: int | None, floor: int, most: int, now_us: int) -> Gauge | None:
+    """Return the gauge after a job has failed, with the time of `Drop`; the same object if nothing changes."""
     if gauge is None:
         return None
     fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # otherwise a clock that was ahead wrote it
-    if drop.granted_us is not None and drop.granted_us < fell_us:
+    if granted_us is not None and granted_us < fell_us:
         return gauge
     after = _clamp(gauge.slots, floor, most) * 9 // 10
     return _next(gauge._replace(fell_us=now_us), slots_of(gauge, floor, most), after, floor, most)
-
-
-def after_drop(state: Any, algorithm: Any, drop: Drop, now_us: int) -> Any:
-    """Return the state of a limit with this *algorithm* after a job has failed; *state* if nothing changes."""
-    known, _, _ = algorithm.read(state, now_us)
-    after = algorithm.apply_drop(known, now_us, drop.granted_us)
-    return state if after is known else after
 
 
 def _end_round(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gauge:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import WITHOUT_JOB, Position, Requester
@@ -29,7 +29,7 @@ from throttlekit._core.decide import (
     _wake_one,
     _workflow_of,
 )
-from throttlekit._core.latency import Drop, after_drop
+from throttlekit._core.latency import Drop
 from throttlekit._core.slowdown import Pause, Refusal, Remaining, apply_feedback
 from throttlekit._core.waitlist import KEPT_US, Entry, Ring, State, Waitlist
 
@@ -104,10 +104,15 @@ def pause(claim: StoreClaim, state: Stored, now_us: int, for_us: int | None, emp
 
 
 def slow(claim: StoreClaim, state: Stored, now_us: int, why: Refusal | Remaining | Drop, ring: Ring) -> Stored:
-    """Slow a limit down with `apply_feedback` or `after_drop`. Then wake jobs, because the pace may also have risen."""
+    """
+    Slow a limit down after a refusal or a report, or reduce the slots of a limit that adapts to latency. Then wake
+    jobs, because the pace may also have risen.
+    """
     if isinstance(why, Drop):
-        dropped = state._replace(taken=after_drop(state.taken, claim.algorithm, why, now_us))
-        return _look_and_wake(claim, dropped, now_us, ring)
+        algorithm: Any = claim.algorithm
+        known, _, _ = algorithm.read(state.taken, now_us)
+        after = algorithm.apply_drop(known, now_us, why.granted_us)
+        return _look_and_wake(claim, state if after is known else state._replace(taken=after), now_us, ring)
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     before = waitlist.slow and waitlist.slow.at(now_us)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from throttlekit._core.latency import Drop, Gauge, apply_drop, measure_hold, slots_of
+from throttlekit._core.latency import Gauge, apply_drop, measure_hold, slots_of
 
 __all__ = ["Found", "Ours", "Partner", "Rule", "constant", "even", "happen", "spread", "stepped", "two_kinds"]
 
@@ -53,7 +53,7 @@ class Ours:
         self.gauge = measure_hold(self.gauge, held_us, used, self.floor, self.most, _us(now))
 
     def refused(self, now: float, granted: float) -> None:
-        self.gauge = apply_drop(self.gauge, Drop(_us(granted)), self.floor, self.most, _us(now))
+        self.gauge = apply_drop(self.gauge, _us(granted), self.floor, self.most, _us(now))
 
 
 @dataclass(frozen=True)

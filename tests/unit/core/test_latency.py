@@ -23,7 +23,6 @@ from throttlekit._core.latency import (
     EVERY,
     LONGEST_HOLD_US,
     REMEMBERED_US,
-    Drop,
     Gauge,
     apply_drop,
     measure_hold,
@@ -119,28 +118,28 @@ def test_base_adapts_at_the_floor() -> None:
 def test_drop_takes_a_tenth_once_per_overload() -> None:
     """A drop reduces the slots by a tenth; drops of jobs that were granted before the last one change nothing."""
     gauge = rounds(None, 100, 100, 100)
-    lower = apply_drop(gauge, Drop(NOW_US - 5), 2, 40, NOW_US)
+    lower = apply_drop(gauge, NOW_US - 5, 2, 40, NOW_US)
     assert lower is not None
     assert (lower.slots, lower.fell_us) == (14, NOW_US)
-    assert apply_drop(lower, Drop(NOW_US - 1), 2, 40, NOW_US + 1) is lower
+    assert apply_drop(lower, NOW_US - 1, 2, 40, NOW_US + 1) is lower
     for granted_us, slots in [(NOW_US, 12), (None, 12)]:
-        again = apply_drop(lower, Drop(granted_us), 2, 40, NOW_US + 1)
+        again = apply_drop(lower, granted_us, 2, 40, NOW_US + 1)
         assert again is not None
         assert again.slots == slots
-    assert apply_drop(None, Drop(None), 2, 40, NOW_US) is None, "nothing is below the floor"
+    assert apply_drop(None, None, 2, 40, NOW_US) is None, "nothing is below the floor"
 
 
 def test_clock_that_steps_back_is_harmless() -> None:
     """If the clock steps back, a drop counts once, and a hold whose length is unknown is not measured."""
     gauge = rounds(None, 100, 100, 100)
-    lower = apply_drop(gauge, Drop(None), 2, 40, NOW_US)
+    lower = apply_drop(gauge, None, 2, 40, NOW_US)
     earlier_us = NOW_US - HOUR_US
-    again = apply_drop(lower, Drop(earlier_us - 5), 2, 40, earlier_us)
+    again = apply_drop(lower, earlier_us - 5, 2, 40, earlier_us)
     assert again is not None
     assert (again.slots, again.fell_us) == (12, earlier_us), (
         "the drop counts, and the next one belongs to the same overload"
     )
-    assert apply_drop(again, Drop(earlier_us - 5), 2, 40, earlier_us + 1) is again
+    assert apply_drop(again, earlier_us - 5, 2, 40, earlier_us + 1) is again
     slots = AdaptiveConcurrencyAlgorithm(1, 9, 30_000_000, "a", 2)
     held = slots.admit(None, NOW_US)
     after = slots.release(held, earlier_us, NOW_US)
@@ -166,7 +165,7 @@ def test_slots_stay_between_floor_and_amount(
         most = floor + rnd.choice([above, above, above // 2, 0])
         for _ in range(times):
             if what == "drop":
-                gauge = apply_drop(gauge, Drop(rnd.choice([None, at_us])), floor, most, NOW_US + at_us // 7)
+                gauge = apply_drop(gauge, rnd.choice([None, at_us]), floor, most, NOW_US + at_us // 7)
             else:
                 gauge = measure_hold(gauge, max(1, abs(at_us)), used, floor, most, NOW_US + at_us)
             assert floor <= slots_of(gauge, floor, most) <= most

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
-from throttlekit._core.latency import REMEMBERED_US, Drop, apply_drop, measure_hold, slots_of
+from throttlekit._core.latency import REMEMBERED_US, apply_drop, measure_hold, slots_of
 from throttlekit._core.limit.adapt import SlotAdapt, within_a_day_us
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.spelling import checks_spelling
@@ -64,7 +64,7 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
         """Return the state after a job that was granted at *granted_us* has failed, or *state* if nothing changes."""
         if state is None:
             return None
-        gauge = apply_drop(state.gauge, Drop(granted_us), self.floor, self.amount, now_us)
+        gauge = apply_drop(state.gauge, granted_us, self.floor, self.amount, now_us)
         return state if gauge is state.gauge else state._replace(gauge=gauge)
 
 
