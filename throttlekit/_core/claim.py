@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.storage_keys import wait_names
 
-__all__ = ["CLASS", "CLASSES", "UNIT", "StoreClaim", "claim_of"]
+__all__ = ["CLASS", "CLASSES", "UNIT", "StoreClaim"]
 
 UNIT = 1_000_000
 """The amount that one unit adds to the start tag of a tenant's next job, at weight 1."""
@@ -17,13 +16,14 @@ CLASS, CLASSES = 2**40, 16
 """The amount that a priority class adds to `StoreClaim.lead`, and the most classes that a limit may have."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class StoreClaim:
     """
     The units of one limit that a request takes, and the names under which the limit's state is stored.
 
     The limiter uses the same object again for the same request. So a claim is equal only to itself, and a store can
-    cache the results that it computes for the object.
+    cache the results that it computes for the object. Nothing changes a claim. It is not frozen only because the
+    constructor would then take several times as long, and a claim is created for each job of a new key.
 
     Attributes:
         max_queue: The longest queue: a new job is refused if this many jobs wait. None if there is no limit.
@@ -45,24 +45,3 @@ class StoreClaim:
     def names(self) -> tuple[str, ...]:
         """All names of the limit's state: the bucket, and the keys of its waitlist."""
         return self.bucket, *wait_names(self.bucket)
-
-
-class _Draft:
-    """A mutable `StoreClaim`, like `_Draft` in decision.py. A claim is created for each job of a new key."""
-
-    __slots__ = StoreClaim.__slots__
-
-    def __init__(
-        self, bucket: str, algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int
-    ) -> None:
-        self.bucket, self.algorithm, self.cost, self.max_queue = bucket, algorithm, cost, max_queue
-        self.tenant, self.step, self.lead = tenant, step, lead
-
-
-def claim_of(
-    bucket: str, algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int
-) -> StoreClaim:
-    """Return a `StoreClaim` with these attributes, like its constructor, but faster."""
-    made: Any = _Draft(bucket, algorithm, cost, max_queue, tenant, step, lead)
-    made.__class__ = StoreClaim
-    return made  # type: ignore[no-any-return]

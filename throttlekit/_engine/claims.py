@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.answer import NOT_WAITED, WITHOUT_JOB, Answer, Caller, Reason, Requester, Waited
-from throttlekit._core.claim import StoreClaim, claim_of
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -290,7 +290,7 @@ class _ClaimTemplate(NamedTuple):
         tenant, step, lead = "", 0, 0
         if limit.share is not None:
             tenant, step, lead = quote(share.tenant) if share.tenant else "", share.step(units), share.lead
-        claim = claim_of(bucket, algorithm, units, max_queue, tenant, step, lead)
+        claim = StoreClaim(bucket, algorithm, units, max_queue, tenant, step, lead)
         shown = text if part is None else f"{part}:{text}" if text else part
         return Claim(limit, shown, units, claim, plain)
 

@@ -116,7 +116,7 @@ class GcraAlgorithm(NoSlots):
             return state
         left_us = max(-state.debt_us, measure.capacity_us - max(0, state.at_us - now_us))
         in_own = float(left_us) * self.numerator / measure.numerator * measure.denominator / self.denominator
-        left_us = max(min(floor(in_own), self.capacity_us), -self._most_debt_us)
+        left_us = max(min(floor(in_own), self.capacity_us), -_most_debt_us(self.capacity_us))
         return self._tat(now_us + self.capacity_us - left_us, max(0, -left_us))
 
     def exhaust(self, state: Tat | None, at_us: int) -> Tat:
@@ -161,10 +161,6 @@ class GcraAlgorithm(NoSlots):
         empty_us = now_us + measure.capacity_us
         at_us = max(now_us, min(_from_us(state, now_us) + by, empty_us + _most_debt_us(measure.capacity_us)))
         return Tat(at_us, max(0, at_us - empty_us), self._tat(0).measure if state is None else state.measure)
-
-    @property
-    def _most_debt_us(self) -> int:
-        return _most_debt_us(self.capacity_us)
 
     @property
     def _own(self) -> Measure:
