@@ -271,6 +271,19 @@ def test_bucket_admits_no_more_than_was_returned_to_it(limit: Limit, seed: int, 
 
 @quick
 @given(seed=seeds)
+def test_settling_at_once_equals_charging_the_actual_cost(limit: Limit, seed: int) -> None:
+    """A cost that is settled at once, up or down, leaves the limit as if the actual cost had been charged."""
+    rnd, key = random.Random(seed), Key(limit)
+    cost, actual = rnd.randint(0, limit.capacity), rnd.randint(1, 3 * limit.capacity)
+    key.decide(START_US - limit.period_us // 2, rnd.randint(0, limit.capacity - cost))
+    expected = key.bind(actual).admit(key.state, START_US, START_US)
+    key.state = key.bind(cost).admit(key.state, START_US)
+    key.settle(START_US, START_US, cost, actual)
+    assert key.state == expected
+
+
+@quick
+@given(seed=seeds)
 def test_returned_units_can_be_charged_again(limit: Limit, seed: int) -> None:
     """A cost that is returned while all of it counts leaves the limit as if it had not been charged."""
     rnd, key = random.Random(seed), Key(limit)

@@ -50,14 +50,6 @@ def window_of(zone: ZoneInfo, period_us: int, now_us: int) -> int:
     return micros(local) // period_us
 
 
-charges = st.builds(
-    lambda amount, period_us, size: FixedWindowAlgorithm(min(size, amount), amount, period_us),
-    st.integers(1, 20),
-    st.sampled_from([1, SECOND, 10 * SECOND, MINUTE, HOUR, DAY]),
-    st.integers(1, 20),
-)
-
-
 # The window
 
 
@@ -75,16 +67,6 @@ def test_whole_amount_is_admitted_at_once_and_no_more_until_the_next_window() ->
 def test_first_request_opens_the_window_of_the_calendar() -> None:
     """A window does not begin with its first request, but with the calendar."""
     assert FixedWindowAlgorithm(2, 3, MINUTE).admit(None, NOW + 59 * SECOND) == Count(NOW // MINUTE, 2)
-
-
-@pytest.mark.parametrize("back_us", [1, 59 * SECOND, MINUTE])
-def test_clock_that_falls_back_admits_nothing_extra(back_us: int) -> None:
-    """Units are counted in their window or in a later one: the window that has begun continues."""
-    charge, state = FixedWindowAlgorithm(1, 3, MINUTE), Count(NOW // MINUTE, 3)
-    now_us = NOW - back_us
-    assert charge.sanitize(state, now_us) is state
-    assert charge.ready_us(state, now_us) == NOW + MINUTE
-    assert charge.admit(Count(NOW // MINUTE, 1), now_us) == Count(NOW // MINUTE, 2)
 
 
 @pytest.mark.parametrize(("ahead_us", "trusted"), [(STALE_US, True), (STALE_US + 1, False)])
@@ -111,15 +93,6 @@ def test_use_is_that_of_the_current_window(state: Count | None, use: Use) -> Non
 
 
 # Settling
-
-
-@given(charge=charges, used=st.integers(0, 20), actual=st.integers(0, 40))
-def test_settling_in_the_same_window_equals_charging_the_actual_cost(
-    charge: FixedWindowAlgorithm, used: int, actual: int
-) -> None:
-    """If a cost is settled in its own window, the window is as if the actual cost had been charged."""
-    state = charge.admit(Count(NOW // charge.period_us, used), NOW)
-    assert charge.settle(state, NOW, NOW, actual - charge.size) == Count(NOW // charge.period_us, used + actual)
 
 
 @pytest.mark.parametrize("by", [178, 179, 10**30])

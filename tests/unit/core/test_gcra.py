@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit._core.algorithm import STALE_US, Use
@@ -24,51 +24,6 @@ def _bucket(rate: str, burst: int) -> Bucket:
 
 
 rates = st.sampled_from(RATES).map(parse_rate) | st.tuples(st.integers(1, 10**6), st.integers(1, 86_400_000_000))
-
-
-@st.composite
-def _runs(draw: st.DrawFn, back: bool = False) -> tuple[int, int, Bucket, list[tuple[int, int]]]:
-    """Draw a rate, a bucket, and its admissions: (true time, cost). With *back*, the clock sometimes falls back."""
-    amount, period_us = draw(rates)
-    bucket = Bucket.of(amount, period_us, draw(st.integers(1, 40)))
-    interval_us = max(1, bucket.numerator // bucket.denominator)
-    true_us, behind_us = START_US, 0
-    state: Tat | None = None
-    admitted: list[tuple[int, int]] = []
-    for _ in range(draw(st.integers(1, 30))):
-        charge = bucket.bind(cost := draw(st.integers(1, bucket.burst) | st.just(1)))
-        now_us = true_us - behind_us
-        step = draw(st.sampled_from(["now", "retry", "some", "jump", *(["back"] if back else [])]))
-        if step == "retry":
-            true_us += charge.ready_us(charge.sanitize(state, now_us), now_us) - now_us
-        elif step == "some":
-            true_us += draw(st.integers(0, 3 * interval_us))
-        elif step == "jump":
-            true_us += draw(st.integers(0, 100 * bucket.burst * interval_us))
-        elif step == "back":
-            behind_us += draw(st.integers(0, 3 * bucket.burst * interval_us + 2 * STALE_US))
-        now_us = true_us - behind_us
-        state = charge.sanitize(state, now_us)
-        if charge.ready_us(state, now_us) == now_us:
-            state = charge.admit(state, now_us)
-            admitted.append((true_us, cost))
-    return amount, period_us, bucket, admitted
-
-
-def _assert_bound(amount: int, period_us: int, burst: int, admitted: list[tuple[int, int]]) -> None:
-    """In every window: units <= burst + length / interval, exactly."""
-    for i, (first_us, _) in enumerate(admitted):
-        units = 0
-        for last_us, cost in admitted[i:]:
-            units += cost
-            assert units <= burst + Fraction(last_us - first_us) * amount / period_us
-
-
-@given(run=_runs(back=True))
-def test_clock_that_falls_back_admits_nothing_extra(run: tuple[int, int, Bucket, list[tuple[int, int]]]) -> None:
-    """The bound holds in true time while the clock falls back, a little or by days."""
-    amount, period_us, bucket, admitted = run
-    _assert_bound(amount, period_us, bucket.burst, admitted)
 
 
 @given(rate=rates, burst=st.integers(1, 100_000))
@@ -176,27 +131,6 @@ def test_debt_up_to_stale_is_honoured(ahead_us: int) -> None:
 
 
 # Settling
-
-
-@given(
-    rate=rates,
-    burst=st.integers(1, 50),
-    held=st.floats(0, 1),
-    cost=st.integers(0, 200),
-    actual=st.integers(0, 200),
-)
-def test_settling_at_once_equals_charging_the_actual_cost(
-    rate: tuple[int, int], burst: int, held: float, cost: int, actual: int
-) -> None:
-    """A cost that is settled at once leaves the bucket as if the actual cost had been charged."""
-    bucket = Bucket.of(*rate, burst)
-    charge, wanted = bucket.bind(cost), bucket.bind(actual)
-    start_us = START_US + round(held * charge.capacity_us)
-    assume(start_us + max(charge.size, wanted.size) <= START_US + charge.capacity_us + HOUR_US)
-    after = charge.settle(Tat(start_us + charge.size), START_US, START_US, wanted.size - charge.size)
-    assert after is not None
-    assert after.at_us == start_us + wanted.size
-    assert after.debt_us == max(0, start_us + wanted.size - START_US - charge.capacity_us)
 
 
 @pytest.mark.parametrize(

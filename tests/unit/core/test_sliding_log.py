@@ -115,20 +115,6 @@ def test_use_is_what_is_in_the_window(state: Log | None, use: Use) -> None:
 # Settling
 
 
-@given(case=logs(), actual=st.integers(0, 12))
-def test_settling_at_once_equals_charging_the_actual_cost(case: tuple[SlidingLogAlgorithm, Log], actual: int) -> None:
-    """A cost that is settled at once leaves the same units in the window as if the actual cost had been charged."""
-    charge, state = case
-    actual = min(actual, charge.amount)
-    units = tuple(at_us for at_us in state.units if NOW - MINUTE < at_us <= NOW)[: charge.amount - charge.size]
-    settled = charge.settle(charge.admit(Log(units), NOW), NOW, NOW, actual - charge.size)
-    assert settled is not None
-    assert settled.units == (units + (NOW,) * actual)[-charge.amount :]
-    assert charge.use(settled, NOW).units == min(charge.amount, len(units) + actual)
-    pushed_out = (units + (NOW,) * actual)[: -charge.amount]
-    assert settled.owed_until_us == (pushed_out[-1] + MINUTE if pushed_out else 0)
-
-
 @given(case=logs(), age_us=st.integers(0, 70 * SECOND), back=st.integers(1, 12))
 def test_returning_units_removes_no_later_unit(case: tuple[SlidingLogAlgorithm, Log], age_us: int, back: int) -> None:
     """Only units up to the grant are returned, the youngest first: the others leave when they would have."""

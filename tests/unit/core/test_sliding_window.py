@@ -142,15 +142,6 @@ def test_windows_advance(now_us: int, after: Counts) -> None:
     assert charge_of(9, MINUTE).admit(Counts(WINDOW, 1, 2), now_us) == after
 
 
-@given(back_us=st.integers(1, MINUTE), used=st.integers(0, 5))
-def test_clock_that_falls_back_admits_nothing_extra(back_us: int, used: int) -> None:
-    """With the clock behind the window, the load is that of the window's start."""
-    charge, state = charge_of(5, MINUTE), Counts(WINDOW, 5 - used, used)
-    assert charge.sanitize(state, NOW - back_us) is state
-    assert charge.ready_us(state, NOW - back_us) > NOW - back_us
-    assert charge.ready_us(state, NOW - back_us) == charge.ready_us(state, NOW)
-
-
 @pytest.mark.parametrize(("ahead_us", "trusted"), [(STALE_US, True), (STALE_US + 1, False)])
 def test_window_far_in_the_future_counts_as_used_up_now(ahead_us: int, trusted: bool) -> None:
     """A window more than a minute ahead was begun by a wrong clock: only the current one counts as used up."""
@@ -182,16 +173,6 @@ def test_use_is_the_load_in_whole_units(state: Counts | None, now_us: int, use: 
 
 
 # Settling
-
-
-@given(before=st.integers(0, 5), used=st.integers(0, 5), cost=st.integers(0, 5), actual=st.integers(0, 60))
-def test_settling_in_the_same_window_equals_charging_the_actual_cost(
-    before: int, used: int, cost: int, actual: int
-) -> None:
-    """A cost that is settled in its own window leaves it as if the actual cost had been charged."""
-    charge = charge_of(5, MINUTE, cost)
-    after = charge.settle(Counts(WINDOW, before, used + cost), NOW, NOW, actual - cost)
-    assert after == Counts(WINDOW, before, used + actual)
 
 
 @given(used=st.integers(0, 5), cost=st.integers(0, 5), back=st.integers(0, 5))
