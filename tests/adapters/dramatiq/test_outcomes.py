@@ -16,7 +16,8 @@ from dramatiq.results.backends import StubBackend
 
 from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
 from support.waiting import wait_until
-from throttlekit import ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit import ConfigurationError, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit.stores import Request
 from throttlekit_dramatiq import Throttle, WaitedTooLong
 
 NEVER = 10**6
@@ -199,3 +200,30 @@ def test_an_invalid_key_is_not_logged(stub: Site, caplog: pytest.LogCaptureFixtu
     ours = [r.getMessage() for r in caplog.records if r.name.startswith("throttlekit")]
     assert [line for line in ours if SECRET in line] == []
     assert "secret" in ours[0]
+
+
+def test_no_log_line_of_throttlekit_has_an_argument(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Deferrals, failures and outages log no argument, and no key made of one, at DEBUG or above."""
+
+    class Moody(DenyBefore):
+        calls = 0
+
+        def _decide(self, request: Request, now_us: int | None) -> object:  # type: ignore[override]
+            self.calls += 1
+            if self.calls == 2:
+                raise StoreUnavailable("down")
+            return super()._decide(request, now_us)
+
+    stub.broker.add_middleware(Throttle(Limiter(Moody(1))))
+
+    @stub.actor(throttle=TokenBucket("secret", "1000/s", key="{word}"))
+    def job(word: str) -> None:
+        stub.ran.append(word)
+
+    with caplog.at_level(logging.DEBUG):
+        job.send(SECRET)
+        with stub.working():
+            stub.until_ran(1)
+    ours = [r.getMessage() + str(r.exc_text) for r in caplog.records if r.name.startswith("throttlekit")]
+    assert ours
+    assert [line for line in ours if SECRET in line] == []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import rq
 from rq import Callback, Retry, SimpleWorker
+from rq.group import Group
 from rq.job import Dependency, JobStatus
 from rq.utils import utcformat
 
@@ -152,6 +153,31 @@ def test_a_denied_dependent_waits_for_its_limit(simple_site: Site) -> None:
     assert site.fetch(second).get_status() == JobStatus.SCHEDULED
     run_all(site)
     assert site.noted == ["first", "second"]
+
+
+def test_a_group_keeps_its_denied_jobs(simple_site: Site) -> None:
+    """Jobs of a group stay in it while they wait, and after they have run."""
+    site = simple_site
+    site.shut(jobs.HOURLY)
+    group = Group.create(connection=site.connection)
+    members = group.enqueue_many(site.queue, [site.queue.prepare_data(jobs.plain, ("g",), throttle=HELD)])
+    site.work()
+    assert [job.id for job in group.get_jobs()] == [job.id for job in members]
+    run_all(site)
+    assert [job.get_status() for job in group.get_jobs()] == [JobStatus.FINISHED]
+
+
+def test_unique_applies_while_a_job_waits(rq_site: Site) -> None:
+    """unique=True refuses a second job with the id of a denied one."""
+    duplicate: Any = getattr(rq.exceptions, "DuplicateJobError", None)
+    if duplicate is None:
+        pytest.skip(f"RQ {rq.VERSION} has no unique=")
+    site = rq_site
+    enqueue_denied(site, jobs.plain, "u", job_id="only", unique=True)
+    with pytest.raises(duplicate):
+        site.queue.enqueue(jobs.plain, "u", throttle=HELD, job_id="only", unique=True)
+    run_all(site)
+    assert site.noted == ["u"]
 
 
 def test_a_repeating_job_repeats_after_each_real_run(simple_site: Site) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rq import Queue
 from rq.decorators import job as rq_job
-from rq.job import JobStatus
+from rq.job import Dependency, JobStatus
 from rq.serializers import JSONSerializer
 
 from support.rq import jobs
@@ -327,6 +327,18 @@ def test_the_job_decorator_enqueues_throttled_functions(rq_site: Site) -> None:
     ]
     site.work()
     assert {job.get_status() for job in sent} == {JobStatus.SCHEDULED}
+
+
+def test_dependents_in_enqueue_many_have_their_limits(simple_site: Site) -> None:
+    """With enqueue_many and dependencies, a job that waits for another one is denied when its dependency is done."""
+    site = simple_site
+    site.shut(jobs.HOURLY)
+    first = site.queue.enqueue(jobs.plain, "first")
+    data = site.queue.prepare_data(jobs.plain, ("second",), throttle=HELD, depends_on=Dependency(jobs=[first]))
+    (second,) = site.queue.enqueue_many([data])
+    site.work()
+    assert site.noted == ["first"]
+    assert site.fetch(second).get_status() == JobStatus.SCHEDULED
 
 
 def test_a_worker_accepts_throttlekits_queue_class(simple_site: Site) -> None:
