@@ -48,7 +48,7 @@ KEYS = (
 REASON_CODES = {"exhausted": "e", "in line": "l", "queue full": "f", "paused": "p"}
 """The reasons for denials by a store, and the codes under which the fleet counts them."""
 
-_FRAMEWORKS = ("dramatiq", "rq", "celery")
+_FRAMEWORKS = ("dramatiq", "rq", "celery", "taskiq", "huey")
 _MOST_KEPT = 10_000
 _MOST_REPORTED = 100
 _ALIVE_EVERY = 5.0

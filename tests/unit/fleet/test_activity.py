@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -336,3 +337,22 @@ def _jobs_reported(limiter: Limiter, fleet: _Fleet) -> list[list[Any]]:
     assert limiter.fleet is not None
     limiter.fleet.activity.report()
     return [json.loads(text) for _, text in fleet.reports[-1]["jobs"]]
+
+
+@pytest.mark.parametrize(
+    ("command", "framework"),
+    [
+        ("/app/bin/dramatiq", "dramatiq"),
+        ("/app/bin/celery", "celery"),
+        ("/app/lib/rq/__main__.py", "rq"),
+        ("/app/bin/taskiq", "taskiq"),
+        ("/app/lib/huey/bin/huey_consumer.py", "huey"),
+        ("/app/manage.py", "-"),
+    ],
+)
+def test_the_framework_is_known_by_its_command(command: str, framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of processes shows the framework of each worker, and "-" for a process of no framework."""
+    for name in ("dramatiq", "rq", "celery", "taskiq", "huey"):
+        monkeypatch.delitem(sys.modules, f"throttlekit_{name}", raising=False)
+    monkeypatch.setattr(sys, "argv", [command])
+    assert activity._framework() == framework
