@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -14,19 +15,8 @@ from throttlekit._core.pattern import matches
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import (
-    Correction,
-    Lease,
-    Request,
-    Slowing,
-    Store,
-    SupportsBatch,
-    SupportsCommands,
-    SupportsForget,
-    SupportsParts,
-    SupportsScan,
-    decide_or_error,
-)
+from throttlekit.stores.access import StoreAccess
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, Store, SupportsCommands, decide_or_error
 from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.waitlists import binding_where
 
@@ -36,7 +26,7 @@ _T = TypeVar("_T")
 _MOST_KNOWN = 1024
 
 
-class _Group:
+class _Group(StoreAccess):
     """
     The store of one group. Its errors name the group as the part that failed.
 
@@ -48,48 +38,41 @@ class _Group:
     """
 
     def __init__(self, label: str, store: Store) -> None:
-        self.label, self.store = label, store
-        self.failed = False
+        super().__init__(store)
+        self.label, self.failed = label, False
 
-    def call(self, question: Callable[[Any], _T]) -> _T:
+    def part_of(self, name: str) -> str:
+        return f"{self.label} {self._part(name)}"
+
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        return self.call(lambda: self._store.decide(claims, requester, now_us, attempt=attempt))
+
+    def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+        answers = super().decide_all(requests)
+        if self._batched is not None:  # otherwise `decide` has named the errors
+            self.failed = all(isinstance(each, StoreUnavailable) for each in answers)
+            for answer in {id(each): each for each in answers}.values():
+                self._name(answer)
+        return answers
+
+    def call(self, question: Callable[[], _T]) -> _T:
         try:
-            answer = question(self.store)
+            answer = question()
         except StoreUnavailable as error:
             self.failed = True
-            self.name(error)
+            self._name(error)
             raise
         self.failed = False
         return answer
 
-    def name(self, error: object) -> None:
+    def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
+        return self.call(question)
+
+    def _name(self, error: object) -> None:
         if isinstance(error, StoreUnavailable) and error.part is not None:
             error.part = f"{self.label} {error.part}"
-
-    def part_of(self, name: str) -> str:
-        return f"{self.label} {self.store.part_of(name) if isinstance(self.store, SupportsParts) else ''}"
-
-    def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-        if not isinstance(self.store, SupportsBatch):
-            return [decide_or_error(self, request) for request in requests]  # type: ignore[arg-type]
-        batched = self.store
-        try:
-            answers = self.call(lambda _: batched.decide_all(requests))
-        except StoreUnavailable as error:
-            return [error] * len(requests)
-        for answer in {id(each): each for each in answers}.values():
-            self.name(answer)
-        return answers
-
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self.call(lambda store: store.settle(corrections, now_us))
-
-    def decide(
-        self, claims: Sequence[StoreClaim], requester: Any, now_us: int | None = None, *, attempt: str = ""
-    ) -> Any:
-        return self.call(lambda store: store.decide(claims, requester, now_us, attempt=attempt))
-
-    def return_units(self, charges: Sequence[Any], requester: Any, now_us: int | None = None) -> None:
-        self.call(lambda store: store.return_units(charges, requester, now_us))
 
 
 class GroupedStore:
@@ -106,19 +89,19 @@ class GroupedStore:
     """
 
     def __init__(self, default: Store, groups: Sequence[tuple[str, Store]]) -> None:
-        self.address = str(getattr(default, "address", ""))
         self._default = _Group("default", default)
+        self.address = self._default.address
         self._groups = [(pattern, _Group(f"group {pattern}", store)) for pattern, store in groups]
         self._known: dict[str, _Group] = {}
 
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
-        numbers: dict[Any, list[int]] = {}
+        numbers: dict[_Group, list[int]] = {}
         for number, claim in enumerate(claims):
             numbers.setdefault(self._of(claim.bucket), []).append(number)
         if len(numbers) == 1:
-            return next(iter(numbers)).decide(claims, requester, now_us, attempt=attempt)  # type: ignore[no-any-return]
+            return next(iter(numbers)).decide(claims, requester, now_us, attempt=attempt)
         parts = [Part(group, those, group.failed) for group, those in numbers.items()]
         return decide_in_parts(parts, claims, requester, now_us, attempt=attempt)
 
@@ -135,28 +118,28 @@ class GroupedStore:
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         self._each(
-            charges, lambda store, those: store.return_units(those, requester, now_us), lambda each: each.claim.bucket
+            charges, lambda group, those: group.return_units(those, requester, now_us), lambda each: each.claim.bucket
         )
 
     def look(
         self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
     ) -> Look:
-        return self._of(claim.bucket).call(lambda store: store.look(claim, owner, free, ids, now_us))  # type: ignore[no-any-return]
+        return self._of(claim.bucket).look(claim, owner, free, ids, now_us)
 
     def forget(
         self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
         keep: bool = False,
     ) -> None:  # fmt: skip
-        self._each(claims, lambda store, those: store.forget(those, ids, owner, now_us, keep=keep))
+        self._each(claims, lambda group, those: group.forget(those, ids, owner, now_us, keep=keep))
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self._each(claims, lambda store, those: store.wake(those, now_us))
+        self._each(claims, lambda group, those: group.wake(those, now_us))
 
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
         found: list[Where] = []
 
-        def find(store: Any, those: list[StoreClaim]) -> None:
-            each = store.where(those, id, now_us)
+        def find(group: _Group, those: list[StoreClaim]) -> None:
+            each = group.where(those, id, now_us)
             if each is not None:
                 found.append(each._replace(claim=claims.index(those[each.claim])))
 
@@ -164,40 +147,40 @@ class GroupedStore:
         return binding_where(found)
 
     def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
-        return self._of(claim.bucket).call(lambda store: store.list_waiting(claim, most))  # type: ignore[no-any-return]
+        return self._of(claim.bucket).list_waiting(claim, most)
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
         with ExitStack() as stack:
             for group in self._all():
-                stack.callback(group.store.listen(owner, on_wakes, missed))
+                stack.callback(group.listen(owner, on_wakes, missed))
             return stack.pop_all().close
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._each(corrections, lambda store, those: store.settle(those, now_us))
+        self._each(corrections, lambda group, those: group.settle(those, now_us))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._each(leases, lambda store, those: store.release(those, now_us))
+        self._each(leases, lambda group, those: group.release(those, now_us))
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         held: dict[Lease, bool] = {}
-        self._each(leases, lambda store, those: held.update(zip(those, store.renew(those, now_us), strict=True)))
+        self._each(leases, lambda group, those: held.update(zip(those, group.renew(those, now_us), strict=True)))
         return [held[each] for each in leases]
 
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
-        self._each(claims, lambda store, those: store.pause(those, for_us, now_us, emptied=emptied))
+        self._each(claims, lambda group, those: group.pause(those, for_us, now_us, emptied=emptied))
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        self._each(slowings, lambda store, those: store.slow(those, now_us))
+        self._each(slowings, lambda group, those: group.slow(those, now_us))
 
     def reset(self, buckets: Sequence[str]) -> None:
-        self._each(buckets, lambda store, those: store.reset(those), str)
+        self._each(buckets, lambda group, those: group.reset(those), str)
 
     def clear_waitlists(self, buckets: Sequence[str]) -> None:
-        self._each(buckets, lambda store, those: store.clear_waitlists(those), str)
+        self._each(buckets, lambda group, those: group.clear_waitlists(those), str)
 
     def part_of(self, name: str) -> str:
         """Return the group that keeps *name*, and the part of its store. Each group has a different clock."""
@@ -205,7 +188,7 @@ class GroupedStore:
 
     def close(self) -> None:
         for group in self._all():
-            group.store.close()
+            group.close()
 
     def _all(self) -> list[_Group]:
         return [self._default, *[group for _, group in self._groups]]
@@ -225,7 +208,7 @@ class GroupedStore:
     def _each(
         self,
         items: Sequence[_T],
-        question: Callable[[Store, list[_T]], None],
+        question: Callable[[_Group, list[_T]], None],
         name_of: Callable[[Any], str] = attrgetter("bucket"),
     ) -> None:
         """Call *question* for each store with its part of *items*, even after one has failed. Raise the first error."""
@@ -235,7 +218,7 @@ class GroupedStore:
         failed: StoreUnavailable | None = None
         for group, those in parts.items():
             try:
-                group.call(lambda store: question(store, those))  # noqa: B023 - it is called at once
+                question(group, those)
             except StoreUnavailable as error:
                 failed = failed or error
         if failed is not None:
@@ -252,27 +235,21 @@ class _SharedGroupedStore(GroupedStore):
         for number, each in enumerate(commands):
             together.setdefault(self._of(str(each[3 if each[0] == "EVAL" else 1])), []).append(number)
         for group, numbers in together.items():
-            if not isinstance(group.store, SupportsCommands):
-                raise TypeError(f"a {type(group.store).__name__} stores no data of the whole fleet")
             those = [commands[number] for number in numbers]
-            answers.update(zip(numbers, group.call(lambda store: store.commands(those)), strict=True))  # noqa: B023
+            answers.update(zip(numbers, group.call(partial(group.commands, those)), strict=True))
         return [answers[number] for number in range(len(commands))]
 
     def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
         """Like `SupportsForget.delete_matching`, for the names of one limit."""
         group = self._of(pattern)
-        if not isinstance(group.store, SupportsForget):
-            raise TypeError(f"a {type(group.store).__name__} cannot find names")
-        return group.call(lambda store: store.delete_matching(pattern, waitlists_only=waitlists_only))  # type: ignore[no-any-return]
+        return group.call(lambda: group.delete_matching(pattern, waitlists_only=waitlists_only))
 
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
         """Like `SupportsScan.scan`, one store after the other. *cursor* begins with the number of the store."""
         number, _, inner = (cursor or "0:").partition(":")
-        groups = [self._default, *(group for _, group in self._groups)]
+        groups = self._all()
         group = groups[int(number)]
-        if not isinstance(group.store, SupportsScan):
-            raise TypeError(f"a {type(group.store).__name__} cannot list names")
-        after, names = group.call(lambda store: store.scan(pattern, inner))
+        after, names = group.call(lambda: group.scan(pattern, inner))
         if after:
             return f"{number}:{after}", names
         return (f"{int(number) + 1}:" if int(number) + 1 < len(groups) else ""), names
