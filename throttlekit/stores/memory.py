@@ -154,24 +154,30 @@ class MemoryStore:
         return end
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        def settle(each: Correction, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
-            return algorithm.settle(state, now_us, each.granted_us, each.by), True
+        def settle(each: Correction, known: Any, now_us: int) -> Any:
+            return each.algorithm.settle(known, now_us, each.granted_us, each.by)
 
-        self._change(corrections, settle, now_us)
-        self.wake([unit_of(each) for each in corrections], now_us)
+        self._correct(corrections, settle, now_us)
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        def release(each: Lease, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
-            return algorithm.release(state, now_us, each.granted_us), True
+        def release(each: Lease, known: Any, now_us: int) -> Any:
+            algorithm: Any = each.algorithm
+            return algorithm.release(known, now_us, each.granted_us)
 
-        self._change(leases, release, now_us)
-        self.wake([unit_of(each) for each in leases], now_us)
+        self._correct(leases, release, now_us)
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        def renew(_: Lease, algorithm: Any, state: Any, now_us: int) -> Any:
-            return algorithm.renew(state, now_us)
-
-        return self._change(leases, renew, now_us)
+        with self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            renewed: list[bool] = []
+            for each in leases:
+                algorithm: Any = each.algorithm
+                before = self._get(each.bucket, now_us)
+                after, has_slot = algorithm.renew(algorithm.read(before, now_us)[0], now_us)
+                if after is not before:
+                    self._put_taken(each.bucket, algorithm, after, now_us)
+                renewed.append(has_slot)
+            return renewed
 
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
@@ -211,20 +217,16 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._values)
 
-    def _change(
-        self, items: Sequence[_N], change: Callable[[_N, Any, Any, int], tuple[Any, bool]], now_us: int | None
-    ) -> list[bool]:
-        """Call *change* for each of *items*, store its first result, the new state, and return its second results."""
-        with self._lock:
-            now_us = self._clock_us() if now_us is None else now_us
-            results: list[bool] = []
-            for each in items:
-                before = self._get(each.bucket, now_us)
-                after, result = change(each, each.algorithm, each.algorithm.read(before, now_us)[0], now_us)
-                if after is not before:
-                    self._put_taken(each.bucket, each.algorithm, after, now_us)
-                results.append(result)
-            return results
+    def _correct(self, items: Sequence[_N], change: Callable[[_N, Any, int], Any], now_us: int | None) -> None:
+        """Store the state that *change* returns for each of *items*, and wake jobs."""
+        units = [unit_of(each) for each in items]
+
+        def correct(number: int, state: Stored, now_us: int, ring: Ring) -> Stored:
+            each = items[number]
+            taken = change(each, each.algorithm.read(state.taken, now_us)[0], now_us)
+            return forget(units[number], state._replace(taken=taken), now_us, (), "", ring)
+
+        self._change_lists(units, correct, now_us)
 
     def _change_lists(
         self,

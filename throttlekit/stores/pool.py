@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -14,7 +13,6 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 
 __all__ = ["ConnectionPool"]
 
-_FORK_HOOKS = hasattr(os, "register_at_fork")
 _CHECKED_AFTER_S = 1.0
 """A connection that was idle for longer is checked before it is used, because the server may have closed it."""
 
@@ -83,8 +81,6 @@ class ConnectionPool:
         try:
             connection, since = idle.pop()
         except IndexError:
-            return _connect(self._make())
-        if not _FORK_HOOKS and connection.pid != os.getpid():
             return _connect(self._make())
         if monotonic() - since > _CHECKED_AFTER_S and _is_closed(connection):
             connection.disconnect()
