@@ -27,6 +27,7 @@ __all__ = [
     "SupportsScan",
     "decide_or_error",
     "is_same_address",
+    "key_of",
 ]
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -101,9 +102,6 @@ class Store(Protocol):
         Args:
             attempt: A name for this request of the job. If the reply is lost and the caller sends the request again,
                 a grant is not charged again.
-
-        Raises:
-            StoreUnavailable: There was no usable answer. It is unknown whether the request was charged.
         """
         ...
 
@@ -158,30 +156,18 @@ class Store(Protocol):
         ...
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        """
-        Correct charges, like `Algorithm.settle`.
-
-        Raises:
-            StoreUnavailable: There was no usable answer. It is unknown whether the charge was corrected.
-        """
+        """Correct charges, like `Algorithm.settle`."""
         ...
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
         """
         Release slots, like `throttlekit._core.algorithms.concurrency`. If a holder has no slot, nothing changes.
-
-        Raises:
-            StoreUnavailable: There was no usable answer. A slot that was not released is free when its lease ends.
+        A slot that was not released is free when its lease ends.
         """
         ...
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        """
-        Extend each slot by one lease. Return, for each lease in order, whether its holder now has a slot.
-
-        Raises:
-            StoreUnavailable: There was no usable answer. It is unknown whether the leases were renewed.
-        """
+        """Extend each slot by one lease. Return, for each lease in order, whether its holder now has a slot."""
         ...
 
     def pause(
@@ -192,37 +178,19 @@ class Store(Protocol):
 
         Args:
             emptied: Whether the partner sent a 429. If so, the limits count as used up until the end of *for_us*.
-
-        Raises:
-            StoreUnavailable: There was no usable answer. It is unknown whether the limit is paused.
         """
         ...
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        """
-        Slow limits down for a while, like `throttlekit._core.wait_control.slow`.
-
-        Raises:
-            StoreUnavailable: There was no usable answer. It is unknown whether the limits are slower.
-        """
+        """Slow limits down for a while, like `throttlekit._core.wait_control.slow`."""
         ...
 
     def reset(self, buckets: Sequence[str]) -> None:
-        """
-        Delete the whole state of *buckets*, so that the limits are unused and the waitlists are empty.
-
-        Raises:
-            StoreUnavailable: There was no usable answer.
-        """
+        """Delete the whole state of *buckets*, so that the limits are unused and the waitlists are empty."""
         ...
 
     def clear_waitlists(self, buckets: Sequence[str]) -> None:
-        """
-        Empty the waitlists of *buckets*. Counts and pauses are not changed.
-
-        Raises:
-            StoreUnavailable: There was no usable answer.
-        """
+        """Empty the waitlists of *buckets*. Counts and pauses are not changed."""
         ...
 
     def close(self) -> None:
@@ -280,6 +248,11 @@ class SupportsCommands(Protocol):
             StoreUnavailable: There was no usable answer to one of them. It is unknown which of the others ran.
         """
         ...
+
+
+def key_of(command: Sequence[str | int]) -> str:
+    """Return the key of a command of `SupportsCommands.commands`."""
+    return str(command[3 if command[0] == "EVAL" else 1])
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.access import StoreAccess
-from throttlekit.stores.base import Request, Store, SupportsCommands, decide_or_error
+from throttlekit.stores.base import Request, Store, key_of
 
 __all__ = ["CircuitBreaker"]
 
@@ -84,7 +84,7 @@ class CircuitBreaker(StoreAccess):
         """
         batched = self._batched
         if batched is None:
-            return [decide_or_error(self, request) for request in requests]
+            return super().decide_all(requests)
         answers: dict[int, Answer | Exception] = {}
         for number, request in enumerate(requests) if self._outages else ():
             try:
@@ -115,10 +115,7 @@ class CircuitBreaker(StoreAccess):
         Raises:
             TypeError: The store does not support it; see `shared`.
         """
-        store = self._store
-        if not isinstance(store, SupportsCommands):
-            raise TypeError(f"a {type(store).__name__} stores no data of the whole fleet")
-        names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
+        names = [key_of(commands[0])]
         began = self._clock()
         outages = [self._outages.get(part) for part in self._parts(names)] if self._outages else []
         for outage in outages:
@@ -126,7 +123,7 @@ class CircuitBreaker(StoreAccess):
             if outage is not None and outage.probe_at > began:
                 raise _copy(outage.error, 1.0, called=True) from outage.error.__cause__
         try:
-            return store.commands(commands)
+            return super().commands(commands)
         except StoreUnavailable as error:
             if error.part is not None:
                 self._record_failure(names, error, self._clock() - began)

@@ -19,8 +19,8 @@ from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.wire import UnusableReply
 
 __all__ = [
-    "STORE_ERRORS", "URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_error",
-    "is_connection_failure", "is_outage", "map_error", "remedy_of",
+    "STORE_ERRORS", "URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_failure", "is_outage",
+    "map_error", "remedy_of",
 ]  # fmt: skip
 
 
@@ -167,13 +167,8 @@ def remedy_of(error: StoreUnavailable) -> str:
     return _find_remedy(error.__cause__)[1] if isinstance(error.__cause__, Exception) else ""
 
 
-def is_connection_error(error: StoreUnavailable) -> bool:
-    """Whether the connection failed, so that the other connections to the server may be dead as well."""
-    return is_connection_failure(error.__cause__)
-
-
 def is_connection_failure(error: BaseException | None) -> bool:
-    """Like `is_connection_error`, for an error that the client raised."""
+    """Whether the connection failed, so that the other connections to the server may be dead as well."""
     return isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
 
 

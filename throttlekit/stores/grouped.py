@@ -16,7 +16,16 @@ from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.access import StoreAccess
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, Store, SupportsCommands, decide_or_error
+from throttlekit.stores.base import (
+    Correction,
+    Lease,
+    Request,
+    Slowing,
+    Store,
+    SupportsCommands,
+    decide_or_error,
+    key_of,
+)
 from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.waitlists import binding_where
 
@@ -117,9 +126,7 @@ class GroupedStore:
         return [answers.get(number) or decide_or_error(self, request) for number, request in enumerate(requests)]
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
-        self._each(
-            charges, lambda group, those: group.return_units(those, requester, now_us), lambda each: each.claim.bucket
-        )
+        self._each(charges, lambda group, those: group.return_units(those, requester, now_us))
 
     def look(
         self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
@@ -233,7 +240,7 @@ class _SharedGroupedStore(GroupedStore):
         answers: dict[int, Any] = {}
         together: dict[_Group, list[int]] = {}
         for number, each in enumerate(commands):
-            together.setdefault(self._of(str(each[3 if each[0] == "EVAL" else 1])), []).append(number)
+            together.setdefault(self._of(key_of(each)), []).append(number)
         for group, numbers in together.items():
             those = [commands[number] for number in numbers]
             answers.update(zip(numbers, group.call(partial(group.commands, those)), strict=True))

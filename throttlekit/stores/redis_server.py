@@ -19,7 +19,8 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_error, is_connection_failure, map_error
+from throttlekit.stores.base import key_of
+from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_failure, map_error
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import Script, command
 
@@ -74,11 +75,10 @@ class RedisServer:
         self._pool = ConnectionPool(lambda: pool.connection_class(**options))
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        name = str(commands[0][3 if commands[0][0] == "EVAL" else 1])
         try:
-            return self._call(name, lambda: self._run_all(commands))
+            return self._call(key_of(commands[0]), lambda: self._run_all(commands))
         except StoreUnavailable as error:
-            if not is_connection_error(error):
+            if not is_connection_failure(error.__cause__):
                 error.part = None  # the server is up; although it rejects these commands, decisions may work
             raise
 
