@@ -24,46 +24,26 @@ ALGORITHMS = {
 _ONE_RECORD = frozenset("tfsl")
 """The algorithms whose state one_record.lua reads and writes."""
 
-_WAITING = {
-    "decide": (),
-    "wait_look": (),
-    "wait_forget": (),
-    "wait_pause": (),
-    "wait_slow": ("slow_events",),
-    "wait_settle": (),
-    "wait_return": (),
-    "wait_where": (),
-}
-"""The verbs of waitlists, and the parts that each of them needs besides waitlist.lua."""
+_WAITING = (
+    "decide", "wait_look", "wait_forget", "wait_pause", "wait_slow", "wait_settle", "wait_return", "wait_where",
+)  # fmt: skip
+"""The verbs of waitlists that read claims."""
 
 _ALONE = ("wait_clear", "wait_list")
 """Verbs of waitlists that read no claim."""
 
 # Files are read at import: if a process forks during a later read, its child may wait for the import lock without end.
 _PARTS = {
-    part: (files(__name__) / f"{part}.lua").read_text("utf-8")
-    for part in (
-        "clock",
-        "common",
-        "ring",
-        *ALGORITHMS.values(),
-        "slowdown",
-        "slow_events",
-        "one_record",
-        "at_once",
-        "claims",
-        "waitlist",
-        *_WAITING,
-        *_ALONE,
-        "renew",
-    )
+    path.name.removesuffix(".lua"): path.read_text("utf-8")
+    for path in files(__name__).iterdir()
+    if path.name.endswith(".lua")
 }
 
 
 def script(name: str) -> str:
-    """Return the text of the script *name* of the fleet or of an adapter. Call it at import: see `_PARTS`."""
+    """Return the text of the script *name* of the fleet or of an adapter."""
     names = ("fleet_room", name) if name in ("fleet_history", "fleet_shares") else (name,)
-    return "\n".join((files(__name__) / f"{part}.lua").read_text("utf-8") for part in names)
+    return "\n".join(_PARTS[part] for part in names)
 
 
 @cache
@@ -89,7 +69,7 @@ def _read_waiting(verb: str, algorithms: list[str], codes: frozenset[str]) -> st
     function with few variables faster. So everything after `one_record` is a function that only runs if needed.
     """
     first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "decide" else ()))]
-    names = ("slowdown", "waitlist", *_WAITING[verb], verb)
+    names = ("slowdown", "waitlist", verb)
     rest = ("local function decide()", *(_PARTS[part] for part in names), "end", "return decide()")
     whole = (_PARTS["common"], "do", *algorithms, "end", *first, *rest)
     if verb == "decide" and codes <= _ONE_RECORD:

@@ -100,15 +100,15 @@ algorithms.a = {
     end
     c.a = slots_of(c)
   end,
-  exhaust = function() end,
-  there = function(c) return all.there(c) end,
-  ready = function(c, n) return all.ready(c, n) end,
+  exhaust = all.exhaust,
+  there = all.there,
+  ready = all.ready,
   charge = function(c)
     local ended = redis.call('ZREVRANGEBYSCORE', c.key, whole(now), '(0', 'WITHSCORES', 'LIMIT', '0', '1')
     if ended[2] then drop(c, tonumber(ended[2]) - c.b) end
     all.charge(c)
   end,
-  settle = function(c) return all.settle(c) end,
+  settle = all.settle,
   release = function(c)
     if not all.release(c) then return false end
     local held = now - c.granted
@@ -116,7 +116,7 @@ algorithms.a = {
     elseif held > 0 then measure(c, held) end
     return true
   end,
-  renew = function(c) return all.renew(c) end,
+  renew = all.renew,
   drop = drop,
   one = function(c, one) one.a = slots_of(c) end,
   keep = function(c)
@@ -130,8 +130,8 @@ algorithms.a = {
     local last = ttl(max(c.full, now + REMEMBERED))
     redis.call('PEXPIRE', c.key, last)
   end,
-  use = function(c) return c.live, c.full end,
+  use = all.use,
   estimates = true,
-  tight = function() return true end,
-  pace = function(c) return all.pace(c) end,
+  tight = all.tight,
+  pace = all.pace,
 }

@@ -5,10 +5,6 @@
 ]]
 local MOST_DEBT = 60
 
-local function full_at(c)
-  return (c.last + (c.last_used > 0 and 2 or 1)) * c.b
-end
-
 -- Returns the number of units that count at `at`.
 local function units_at(c, window, before, used, at)
   local left = c.steps - math.floor(math.max(0, at - window * c.b) / c.c)
@@ -95,7 +91,7 @@ algorithms.s = {
   use = function(c)
     local units = units_of(c)
     if not c.last or c.last_before + c.last_used == 0 then return units, now end
-    return units, full_at(c)
+    return units, (c.last + (c.last_used > 0 and 2 or 1)) * c.b
   end,
   tight = no,
   pace = function(c) return time_of(c.size, c.b, c.a) end,

@@ -20,17 +20,10 @@ for i, head in ipairs(members('[h', '(i', most)) do
   -- At least i - 1 jobs of other owners are ahead of this owner's first one.
   for _, member in ipairs(members('[o' .. owner .. '|', '(o' .. owner .. '}', most - i + 1)) do
     local at = #owner + 3
-    local class, number = sub(member, at, at + 17), tonumber(sub(member, at + 18, at + 29))
-    first[#first + 1] = {class = class, number = number, owner = owner, id = sub(member, at + 31)}
+    first[#first + 1] = {place = sub(member, at, at + 29), owner = owner, id = sub(member, at + 31)}
   end
 end
-table.sort(first, function(one, other)
-  if one.class == other.class then return one.number < other.number end
-  for i = 1, 18 do
-    local a, b = string.byte(one.class, i), string.byte(other.class, i)
-    if a ~= b then return a < b end
-  end
-end)
+table.sort(first, function(one, other) return one.place < other.place end)
 for i = 1, math.min(#first, most) do
   reply[#reply + 1], reply[#reply + 2] = first[i].owner, first[i].id
 end

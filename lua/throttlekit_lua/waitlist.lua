@@ -422,7 +422,6 @@ local function wake(c, waits)
   local list = c.list
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
-  if #ended > 0 then list.renewed = 0 end  -- the keys may be new, without an expiry
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
   local one, lead = of_one(c), not c.algorithm.estimates and LEAD

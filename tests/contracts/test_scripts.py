@@ -25,9 +25,8 @@ CLOCK = next(path for path in LUA if path.stem == "clock")
 COMMON = next(path for path in LUA if path.stem == "common")
 RING = next(path for path in LUA if path.stem == "ring")
 SLOWDOWN = next(path for path in LUA if path.stem == "slowdown")
-SLOW_EVENTS = next(path for path in LUA if path.stem == "slow_events")
 VERBS = [path for path in LUA if "ARGV[" in read(path) and path != CLOCK]
-ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, RING, SLOWDOWN, SLOW_EVENTS)]
+ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, RING, SLOWDOWN)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
 
@@ -109,8 +108,8 @@ def test_script_of_waitlists_runs_on_old_and_new_servers(path: Path) -> None:
 def test_script_of_waitlists_is_composed_of_its_files(verb: str, letters: str) -> None:
     """The script has the clock, the common head, the algorithms of its claims, and the required files of waitlists."""
     text = throttlekit_lua.read(verb, frozenset(letters))
-    names = {"decide": ("at_once",), "wait_slow": ("slow_events",)}.get(verb, ())
-    expected = {"clock", "common", "claims", "slowdown", "waitlist", verb, *names}
+    expected = {"clock", "common", "claims", "slowdown", "waitlist", verb}
+    expected |= {"at_once"} if verb == "decide" else set()
     expected |= {throttlekit_lua.ALGORITHMS[letter] for letter in letters}
     expected |= {"one_record"} if verb == "decide" and "c" not in letters else set()
     expected |= {"ring"} if "l" in letters else set()
@@ -281,7 +280,7 @@ def _verbs_of_leases() -> list[str]:
 
 
 def _functions(path: Path) -> list[str]:
-    return re.findall(r"^  (\w+) = (?:function\(|(?!true)\w+,$)", _body(path), re.MULTILINE)
+    return re.findall(r"^  (\w+) = (?:function\(|(?!true)[\w.]+,$)", _body(path), re.MULTILINE)
 
 
 def _code(path: Path) -> str:

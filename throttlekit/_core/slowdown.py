@@ -19,7 +19,7 @@ refuse every running job:
 
     part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
 
-lua/throttlekit_lua/slowdown.lua and slow_events.lua mirror this file. Change all, or the parity tests fail. If a number
+lua/throttlekit_lua/slowdown.lua and wait_slow.lua mirror this file. Change all, or the parity tests fail. If a number
 is a float in this file, it is the same double in the scripts.
 """
 

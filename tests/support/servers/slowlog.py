@@ -31,7 +31,6 @@ PARTS = (
     "fleet_room",
     "one_record",
     "ring",
-    "slow_events",
     "slowdown",
     "waitlist",
     *throttlekit_lua.ALGORITHMS.values(),
