@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from conformance.conftest import store_named
 from support.servers.blocking import either
-from support.servers.processes import Cluster, patient
+from support.servers.processes import patient
 from support.servers.stores import Recording
 from throttlekit import Control, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores import Store
 from throttlekit.stores.redis import RedisStore
 
 BUCKET = TokenBucket("bucket", "1/day", burst=50)
@@ -30,14 +30,8 @@ every_limit = pytest.mark.parametrize("limit", ALL_LIMITS, ids=lambda limit: lim
 
 @pytest.fixture(params=["memory", "redis", "cluster"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    created: Store = MemoryStore()
-    if request.param == "redis":
-        created = RedisStore(request.getfixturevalue("redis_url"), timeout=5)
-    elif request.param == "cluster":
-        cluster: Cluster = request.getfixturevalue("cluster")
-        created = RedisClusterStore(cluster.url, timeout=5)
-    with contextlib.closing(created):
-        yield created
+    with contextlib.closing(store_named(request.param, request)) as store:
+        yield store
 
 
 @every_limit

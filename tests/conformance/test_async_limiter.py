@@ -181,23 +181,6 @@ def test_the_loop_is_not_blocked_by_a_call() -> None:
     _run(work, store)
 
 
-def test_the_grant_of_a_cancelled_task_is_returned() -> None:
-    """A grant for a task that was cancelled during the call is not charged, and holds no slot."""
-    store = Slow()
-
-    async def work(limiter: AsyncLimiter) -> None:
-        task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
-        await _wait_for_request(store)
-        task.cancel()
-        store.go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (await limiter.peek(LIMIT)).remaining == 40
-        assert (await limiter.peek(SLOTS)).remaining == 1
-
-    _run(work, store)
-
-
 def test_a_task_that_is_cancelled_before_its_call_makes_none() -> None:
     """A cancelled task is removed from its batch, and the other tasks of the batch are decided."""
     store = Slow()
@@ -262,13 +245,14 @@ def test_a_grant_just_after_the_cancellation_is_returned() -> None:
     _run(work, store)
 
 
-def test_a_grant_under_live_control_is_returned_before_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With rules of live control too, `CancelledError` is raised only when nothing is charged any more."""
+@pytest.mark.parametrize("overrides", [False, True], ids=["plain", "live control"])
+def test_the_grant_of_a_cancelled_task_is_returned(overrides: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a task is cancelled during the call, `CancelledError` is raised only when nothing is charged any more."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
         async def has_overrides() -> bool:
-            return True
+            return overrides
 
         monkeypatch.setattr(limiter, "_has_overrides", has_overrides)
         task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))

@@ -6,7 +6,6 @@ import contextlib
 
 import pytest
 
-from support.servers.processes import Cluster
 from throttlekit import StoreUnavailable
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.stores.breaker import CircuitBreaker
@@ -21,16 +20,10 @@ COMMANDS = [
 ]
 
 
-def test_one_server_runs_commands_in_order(redis_url: str) -> None:
-    """The replies are in the order of the commands."""
-    with contextlib.closing(RedisStore(redis_url)) as store:
-        assert store.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
-
-
-def test_a_cluster_runs_commands_in_order(cluster: Cluster) -> None:
-    """A cluster runs the commands in order, because all keys of the fleet share one hash slot."""
-    with contextlib.closing(RedisClusterStore(cluster.url)) as store:
-        assert store.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
+def test_commands_run_in_order(store: RedisStore, cluster_store: RedisClusterStore) -> None:
+    """The replies are in the order of the commands. On a cluster, all keys of the fleet share one hash slot."""
+    for each in (store, cluster_store):
+        assert each.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
 
 
 def test_a_missing_server_is_an_outage() -> None:

@@ -93,7 +93,7 @@ def test_a_job_whose_id_is_no_text_waits(store: RedisStore, id: Any) -> None:
 
 
 def test_a_lost_script_is_sent_again(client: Any, store: RedisStore) -> None:
-    """After SCRIPT FLUSH or a restart, the next decision sends the script again, and charges once."""
+    """After SCRIPT FLUSH or a restart, the next call sends its script again, and a decision charges once."""
     ask(store, _request(LIMIT))
     client.script_flush()
     client.config_resetstat()
@@ -104,6 +104,8 @@ def test_a_lost_script_is_sent_again(client: Any, store: RedisStore) -> None:
     tat = int(client.get(BUCKET))
     now_s, now_us = client.time()
     assert 0 < tat - (now_s * 1_000_000 + now_us) <= 300_000
+    client.script_flush()
+    assert store.list_waiting(_claim(LIMIT)).jobs == 0
 
 
 @pytest.mark.parametrize("which", [1, 2], ids=["order", "jobs"])

@@ -7,8 +7,6 @@ Both count in the same keys. The previous release kept its waitlists in other fo
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -44,9 +42,8 @@ each_limit = pytest.mark.parametrize(("limit", "taken", "line"), USED_UP, ids=la
 
 
 @pytest.fixture
-def bench(redis_url: str) -> Iterator[Bench]:
-    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
-        yield Bench(store)
+def bench(store: RedisStore) -> Bench:
+    return Bench(store)
 
 
 def name_of(limit: Limit) -> str:

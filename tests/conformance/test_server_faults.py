@@ -21,6 +21,7 @@ from support.acl import DOCS, acl_rights
 from support.servers.processes import free_port, redis_6_binary, redis_binary, redis_process, redis_server, stored
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
+from support.waitlists import check_wake
 from throttlekit import (
     ConfigurationError,
     FixedWindow,
@@ -31,7 +32,10 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
+from throttlekit._core.slowdown import Refusal
 from throttlekit._core.storage_keys import bucket_name
+from throttlekit._engine.call import Call
+from throttlekit.stores import Slowing
 from throttlekit.stores.redis import RedisStore
 
 LIMIT = TokenBucket("partner", "100/s", burst=50)
@@ -136,11 +140,20 @@ def test_the_named_rights_are_enough(own_server: Any) -> None:
     """With the named rights, every method works for every algorithm, in a database other than 0."""
     own_server.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *NEEDED)
     url = _url(own_server, user="limits:hunter2@").removesuffix("0") + "5"
-    with contextlib.closing(Limiter(RedisStore(url, timeout=5))) as limiter:
+    store = RedisStore(url, timeout=5)
+    with contextlib.closing(Limiter(store)) as limiter:
+        check_wake(store)
         decision = limiter.acquire(*SEVERAL, job=JOB, cost=3)
         limiter.settle(decision, actual=2, limit=LIMIT)
         assert not limiter.acquire(*SEVERAL, job=JOB, cost=49)
         assert limiter.peek(SEVERAL[-1]).remaining == 47
+        claims = [each.claim for each in limiter.claims(Call(SEVERAL, JOB))]
+        assert store.where(claims, JOB.id) is not None
+        assert sum(store.list_waiting(each).jobs for each in claims) == 1
+        store.slow([Slowing(claims[0], Refusal(None, 1_000_000, 50_000))])
+        store.pause(claims, 1_000_000)
+        store.forget(claims, [JOB.id])
+        store.clear_waitlists([each.bucket for each in claims])
         limiter.reset(*SEVERAL)
         assert limiter.peek(SEVERAL[-1]).remaining == 50
     with contextlib.closing(redis.Redis.from_url(url)) as client, pytest.raises(redis.exceptions.NoPermissionError):

@@ -29,7 +29,9 @@ from support.servers.processes import Cluster, redis_server, stored
 from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
+from support.waitlists import check_wake
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
+from throttlekit._wiring import wiring_of
 from throttlekit.stores.cluster import RedisClusterStore, _NodeRefresh
 from throttlekit.stores.from_client import _ClusterOfClient
 from throttlekit.stores.redis import RedisStore
@@ -50,8 +52,9 @@ def _url(watched: Watched) -> str:
 
 
 def _check_methods(limiter: Limiter) -> None:
-    """Call every method, with grants and denials."""
+    """Call every method, with grants and denials, and listen for a wake."""
     with contextlib.closing(limiter):
+        check_wake(wiring_of(limiter).stores.shared)
         decision = _acquire_until_granted(limiter, 40)
         limiter.settle(decision, actual=30)
         assert limiter.peek(HOUR).remaining == 20

@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from support.acl import acl_rights
-from support.servers.processes import Cluster, redis_server
-from support.servers.sentinel import watched
+from support.servers.processes import Cluster
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Reason, Requester, Waited
@@ -34,7 +31,6 @@ from throttlekit.stores.grouped import grouped
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.redis import RedisStore
-from throttlekit.stores.sentinel import RedisSentinelStore
 
 NOW_US, SECOND = 1_900_000_000_000_000, 1_000_000
 SLOW, FAST = TokenBucket("slow", "1/s", burst=1), TokenBucket("fast", "10/s", burst=10)
@@ -536,60 +532,3 @@ def test_matching_names_are_deleted_or_only_their_waitlists(redis_url: str, clie
     assert store.delete_matching("tk1:{named:*") == 3
     assert not client.keys()
     store.close()
-
-
-def test_the_rights_that_are_documented_are_enough() -> None:
-    """Every method works for a user with the rights of docs/operations.md, which are for the limiter's keys only."""
-    rights = [right for right in acl_rights() if right != "+info"]
-    with redis_server() as url, contextlib.closing(redis.Redis.from_url(url)) as admin:
-        admin.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rights)
-        store = RedisStore(url.replace("://", "://limits:hunter2@"), timeout=TIMEOUT)
-        claim = _claim(SLOW)
-        end = _check_wake(store, claim)
-        store.slow([Slowing(claim, Refusal(None, SECOND, 50_000))], NOW_US)
-        store.pause([claim], SECOND, NOW_US)
-        assert store.where([claim], "two", NOW_US) is not None
-        assert store.list_waiting(claim, 2).jobs == 1
-        store.forget([claim], ["two"], now_us=NOW_US)
-        store.clear_waitlists([claim.bucket])
-        store.reset(claim.names)
-        end()
-        store.close()
-
-
-def _check_wake(store: Any, claim: StoreClaim) -> Callable[[], None]:
-    """
-    Let a job wait, and check that its owner receives its wake after a settlement. Return a function that stops it.
-    """
-    received, listening = list[str](), list[int]()
-    end: Callable[[], None] = store.listen(
-        "p", lambda _, wakes: received.extend(each.id for each in wakes), lambda: listening.append(1)
-    )
-    wait_until(lambda: listening, description="the store listens")
-    _let_two_jobs_wait(store, claim)
-    store.settle([Correction(claim.bucket, claim.algorithm, NOW_US, -claim.algorithm.size)], NOW_US)
-    wait_until(lambda: received == ["one"], description="a job is woken")
-    return end
-
-
-def _check_wake_and_denial(store: Any) -> None:
-    """Check that a waiting job is woken by a settlement, and that another caller is denied."""
-    claim = _claim(SLOW)
-    end = _check_wake(store, claim)
-    (verdict,) = store.decide_all([Request([claim], WITHOUT_JOB)])
-    assert not verdict.allowed
-    end()
-    store.close()
-
-
-def test_the_methods_work_behind_sentinels() -> None:
-    """The store and its listener find the master that the Sentinels name."""
-    with watched() as sentinel:
-        _check_wake_and_denial(RedisSentinelStore(f"{sentinel.url}?socket_timeout=20", timeout=TIMEOUT))
-
-
-def test_the_methods_work_on_a_socket(tmp_path: Path) -> None:
-    """On a Unix socket, the store and its listener work as on any server."""
-    socket = tmp_path / "redis.sock"
-    with redis_server("--unixsocket", str(socket)):
-        _check_wake_and_denial(RedisStore(f"unix://{socket}", timeout=TIMEOUT))

@@ -12,9 +12,8 @@ import pytest
 
 from parity.waits import LIMITS, BothStores, WaitHistory
 from throttlekit import FixedWindow, TokenBucket
-from throttlekit._core.answer import WITHOUT_JOB, Caller, Reason, Requester, Waited
+from throttlekit._core.answer import Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.late import late_owner
 from throttlekit._core.slowdown import Remaining
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.wait_control import Charge
@@ -67,100 +66,92 @@ def _let_many_wait(stores: BothStores, *, wait_us: int | None = None) -> StoreCl
 
 
 @pytest.mark.parametrize("listening", [0, 10, 40])
-def test_a_script_wakes_some_of_many_jobs(redis_url: str, client: Any, listening: int) -> None:
+def test_a_script_wakes_some_of_many_jobs(both: BothStores, listening: int) -> None:
     """A script wakes the same jobs as the reference: it makes 16 tries, which include owners that do not listen."""
-    stores = BothStores(redis_url, client)
     for n in range(40 - listening, 40):
-        stores.listen(f"p{n}")
-    claim = _let_many_wait(stores)
+        both.listen(f"p{n}")
+    claim = _let_many_wait(both)
     for n in range(6):
-        stores.run("wake", [claim], NOW_US + 1_000_000 + n)
-        stores.run("look", [claim], NOW_US + 1_000_000 + n, "p39", 99, [])
-    stores.close()
+        both.run("wake", [claim], NOW_US + 1_000_000 + n)
+        both.run("look", [claim], NOW_US + 1_000_000 + n, "p39", 99, [])
 
 
-def test_a_script_removes_some_of_many_expired_jobs(redis_url: str, client: Any) -> None:
+def test_a_script_removes_some_of_many_expired_jobs(both: BothStores) -> None:
     """A script removes the same jobs as the reference: 16 whose `max_wait` is over."""
-    stores = BothStores(redis_url, client)
-    claim = _let_many_wait(stores, wait_us=1_000)
+    claim = _let_many_wait(both, wait_us=1_000)
     for n in range(3):
-        stores.run("look", [claim], NOW_US + 2_000 + n, "p0", 99, [])
-    stores.close()
+        both.run("look", [claim], NOW_US + 2_000 + n, "p0", 99, [])
 
 
-def test_a_late_correction_replaces_the_state_of_a_wrong_clock(redis_url: str, client: Any) -> None:
+def test_a_late_correction_replaces_the_state_of_a_wrong_clock(both: BothStores) -> None:
     """As in the reference, a late correction returns no unit, and the state counts from now on."""
-    stores = BothStores(redis_url, client)
     claim = StoreClaim("tk1:{c:}:fixed-window", FixedWindow("c", "5/s").bind(1, 0, ""))
-    stores.run("decide", [claim], NOW_US + 600_000_000, Requester(Caller.WITHOUT_JOB))
+    both.run("decide", [claim], NOW_US + 600_000_000, Requester(Caller.WITHOUT_JOB))
     late = Correction(claim.bucket, claim.algorithm, NOW_US - 10_000_000, -1)
-    stores.run("settle", [claim], NOW_US, what=[late])
-    stores.close()
+    both.run("settle", [claim], NOW_US, what=[late])
 
 
-def test_returned_units_keep_the_entry_of_a_copy_that_waits(redis_url: str, client: Any) -> None:
+def test_returned_units_keep_the_entry_of_a_copy_that_waits(both: BothStores) -> None:
     """As in the reference, the entry of the job's other copy is not changed."""
-    stores, requester = BothStores(redis_url, client), Requester(Caller.JOB, "one", "p")
+    requester = Requester(Caller.JOB, "one", "p")
     claim = _claim(TokenBucket("a", "1/s", burst=1), "token-bucket")
-    granted = stores.run("decide", [claim], NOW_US, requester)
-    stores.run("decide", [claim], NOW_US, requester)
+    granted = both.run("decide", [claim], NOW_US, requester)
+    both.run("decide", [claim], NOW_US, requester)
     charge = Charge(claim, granted.now_us, granted.uses[0].full_us)
-    stores.run("return_units", [claim], NOW_US, requester, what=[charge])
-    assert stores.waitlist(claim).entries["one"].state is State.WAITING
-    stores.close()
+    both.run("return_units", [claim], NOW_US, requester, what=[charge])
+    assert both.waitlist(claim).entries["one"].state is State.WAITING
 
 
-def test_keys_expire_if_the_last_entry_ends_when_a_job_is_added(redis_url: str, client: Any) -> None:
+def test_keys_expire_if_the_last_entry_ends_when_a_job_is_added(both: BothStores) -> None:
     """
     The last entry, of a job that is redelivered after a delay, has ended. The next request removes it, and adds its job
     to an empty waitlist, whose keys expire.
     """
-    stores = BothStores(redis_url, client)
     claim = _claim(TokenBucket("a", "1/s", burst=1))
-    stores.run("decide", [claim], NOW_US, Requester(Caller.WITHOUT_JOB))
-    stores.run("decide", [claim], NOW_US, Requester(Caller.JOB, "one", "~50", max_wait_us=1_000_000))
+    both.run("decide", [claim], NOW_US, Requester(Caller.WITHOUT_JOB))
+    both.run("decide", [claim], NOW_US, Requester(Caller.JOB, "one", "~50", max_wait_us=1_000_000))
     other = StoreClaim(claim.bucket.replace("{a:}", "{a:o}"), TokenBucket("a", "1/h", burst=1).bind(1, 0, ""))
-    stores.run("decide", [other], NOW_US, Requester(Caller.WITHOUT_JOB))
-    stores.run("decide", [claim, other], NOW_US + 1_050_000, Requester(Caller.JOB, "two", "p"))
-    assert set(stores.waitlist(claim).entries) == {"two"}
-    stores.close()
+    both.run("decide", [other], NOW_US, Requester(Caller.WITHOUT_JOB))
+    both.run("decide", [claim, other], NOW_US + 1_050_000, Requester(Caller.JOB, "two", "p"))
+    assert set(both.waitlist(claim).entries) == {"two"}
 
 
-def test_a_wake_without_a_request_expires(redis_url: str, client: Any) -> None:
+def test_a_wake_without_a_request_expires(both: BothStores) -> None:
     """As in the reference, an unused wake expires after an hour, and then the waitlist is empty."""
-    stores = BothStores(redis_url, client)
     claim = _claim(TokenBucket("a", "10/s", burst=10))
-    stores.listen("p")
-    stores.pause(claim, NOW_US, 1_000_000, emptied=False)
-    stores.run("decide", [claim], NOW_US, Requester(Caller.JOB, "one", "p"))
-    stores.run("look", [claim], NOW_US + 1_000_000, "p", 99, [])
-    stores.run("look", [claim], NOW_US + 1_000_000 + WOKEN_US - 1, "q", 99, [])
-    assert stores.waitlist(claim).woken_of("p") == [(NOW_US + 1_000_000, "one")]
-    assert stores.run("look", [claim], NOW_US + 1_000_000 + WOKEN_US, "q", 99, []).owners == 0
-    assert stores.waitlist(claim).epoch == ""
-    stores.close()
+    both.listen("p")
+    both.pause(claim, NOW_US, 1_000_000, emptied=False)
+    both.run("decide", [claim], NOW_US, Requester(Caller.JOB, "one", "p"))
+    both.run("look", [claim], NOW_US + 1_000_000, "p", 99, [])
+    both.run("look", [claim], NOW_US + 1_000_000 + WOKEN_US - 1, "q", 99, [])
+    assert both.waitlist(claim).woken_of("p") == [(NOW_US + 1_000_000, "one")]
+    assert both.run("look", [claim], NOW_US + 1_000_000 + WOKEN_US, "q", 99, []).owners == 0
+    assert both.waitlist(claim).epoch == ""
 
 
-def test_a_wake_dated_by_a_clock_that_was_ahead_holds_up_no_job(redis_url: str, client: Any) -> None:
+def test_a_wake_dated_by_a_clock_that_was_ahead_holds_up_no_job(both: BothStores) -> None:
     """As in the reference, a wake of an owner that hangs ends early, although it would be overdue only in an hour."""
-    stores = BothStores(redis_url, client)
     claim, early_us = _claim(TokenBucket("a", "1/s", burst=1)), NOW_US - 3_600_000_000
     for owner in ("hung", "p"):
-        stores.listen(owner)
+        both.listen(owner)
     for job, owner in (("one", "p"), ("two", "hung"), ("three", "hung"), ("four", "p")):
-        stores.run("decide", [claim], NOW_US, Requester(Caller.JOB, job, owner, 3))
+        both.run("decide", [claim], NOW_US, Requester(Caller.JOB, job, owner, 3))
     for now_us in (NOW_US + 1_000_000, early_us, early_us + 1_000_000):
-        found = stores.run("look", [claim], now_us, "p", 3, [])
+        found = both.run("look", [claim], now_us, "p", 3, [])
     assert [wake.id for wake in found.wakes] == ["four"]
-    stores.close()
+
+
+@pytest.fixture
+def redis_store(redis_url: str) -> Iterator[RedisStore]:
+    store = RedisStore(redis_url, timeout=20)
+    yield store
+    store.close()
 
 
 @pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
+def store(request: pytest.FixtureRequest) -> Any:
     """Each kind of store that has waitlists."""
-    store: Any = MemoryStore() if request.param == "memory" else RedisStore(redis_url, timeout=20)
-    yield store
-    store.close()
+    return MemoryStore() if request.param == "memory" else request.getfixturevalue("redis_store")
 
 
 def _claim(limit: TokenBucket, name: str = "a") -> StoreClaim:
@@ -206,81 +197,50 @@ def test_a_peek_is_not_repeated_as_a_grant(store: Any) -> None:
     assert store.decide([SLOW], Requester(Caller.JOB, "third", "p"), NOW_US + 1_000_000).reason is Reason.EXHAUSTED
 
 
-def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: Any) -> None:
-    """Each method of waitlists works on a server that does not know its script."""
-    store = RedisStore(redis_url, timeout=20)
-    for _ in range(2):
-        client.script_flush()
-        store.decide([SLOW], Requester(Caller.JOB, "x", "p"))
-        store.look(SLOW, "p", 1)
-        store.wake([SLOW])
-    store.close()
-
-
 @pytest.mark.parametrize("what", ["pause", "429", "slowdown"])
-def test_pauses_and_slowdowns_outlive_the_waitlist(what: str, redis_url: str, client: Any) -> None:
-    """A waitlist is kept for two days; a pause, a limit that a 429 emptied, and a slow-down are kept until they end."""
-    store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
+def test_pauses_and_slowdowns_outlive_the_waitlist(what: str, redis_store: RedisStore, client: Any) -> None:
+    """
+    A waitlist is kept for two days; a pause, a limit that a 429 emptied, and a slow-down are kept until they end, also
+    when the waitlist is cleared.
+    """
+    record = wait_names(SLOW.bucket)[0]
     claim = StoreClaim(SLOW.bucket, TokenBucket("a", "1/d", burst=20).bind(1, 0, ""))
     if what == "slowdown":
-        store.slow([Slowing(claim, Remaining(0, 7 * DAY_US))])
+        redis_store.slow([Slowing(claim, Remaining(0, 7 * DAY_US))])
     else:
-        store.pause([claim], 7 * DAY_US if what == "pause" else 1, emptied=what == "429")
+        redis_store.pause([claim], 7 * DAY_US if what == "pause" else 1, emptied=what == "429")
     assert client.pttl(record) > 6 * DAY_US / 1000
-    store.decide([claim], Requester(Caller.JOB, "one", "p"))
+    redis_store.decide([claim], Requester(Caller.JOB, "one", "p"))
     assert client.pttl(record) > 6 * DAY_US / 1000
-    store.forget([claim], ["one"])
+    redis_store.forget([claim], ["one"])
     assert client.pttl(record) > 6 * DAY_US / 1000
-    store.clear_waitlists([claim.bucket])
+    redis_store.decide([claim], Requester(Caller.JOB, "two", "p"))
+    redis_store.clear_waitlists([claim.bucket])
     assert client.pttl(record) > 6 * DAY_US / 1000
-    store.close()
+    if what == "slowdown":
+        assert client.hkeys(record) == [b"slow"]
+        assert client.pttl(record) <= 8 * DAY_US / 1000
 
 
-def test_a_cleared_waitlist_keeps_its_slowdown(redis_url: str, client: Any) -> None:
-    """When a waitlist is cleared, its entries are deleted, and its slow-down still expires at the same time."""
-    store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
-    store.slow([Slowing(SLOW, Remaining(0, 7 * DAY_US))])
-    store.decide([SLOW], Requester(Caller.JOB, "one", "p"))
-    store.clear_waitlists([SLOW.bucket])
-    assert client.hkeys(record) == [b"slow"]
-    assert 6 * DAY_US / 1000 < client.pttl(record) <= 8 * DAY_US / 1000
-    store.close()
-
-
-def test_a_cleared_waitlist_whose_pause_is_over_leaves_nothing(redis_url: str, client: Any) -> None:
+def test_a_cleared_waitlist_whose_pause_is_over_leaves_nothing(redis_store: RedisStore, client: Any) -> None:
     """After the clearing no key of the waitlist is left. A limit that is only paused has no waitlist to clear."""
-    store = RedisStore(redis_url, timeout=20)
-    store.pause([SLOW], 1_000_000, NOW_US)
-    assert store.delete_matching("tk1:*", waitlists_only=True) == 0
+    redis_store.pause([SLOW], 1_000_000, NOW_US)
+    assert redis_store.delete_matching("tk1:*", waitlists_only=True) == 0
     for id in ("one", "two"):
-        store.decide([SLOW], Requester(Caller.JOB, id, "p"), NOW_US)
-    store.look(SLOW, "p", 1, (), NOW_US + 1_000_000)
-    assert store.decide([SLOW], Requester(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
-    assert store.delete_matching("tk1:*", waitlists_only=True) == 1
+        redis_store.decide([SLOW], Requester(Caller.JOB, id, "p"), NOW_US)
+    redis_store.look(SLOW, "p", 1, (), NOW_US + 1_000_000)
+    assert redis_store.decide([SLOW], Requester(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
+    assert redis_store.delete_matching("tk1:*", waitlists_only=True) == 1
     assert client.keys() == [SLOW.bucket.encode()]
-    store.close()
 
 
-def test_a_waitlist_expires_if_its_last_job_does_when_another_is_added(redis_url: str, client: Any) -> None:
-    """The keys are deleted and created again in the same call, and the new ones expire too."""
-    store, later_us = RedisStore(redis_url, timeout=20), NOW_US + 600_000_000
-    other = StoreClaim("tk1:{other:}:b", TokenBucket("b", "1/h", burst=1).bind(1, 0, ""))
-    assert store.decide([SLOW, other], WITHOUT_JOB, NOW_US).allowed
-    assert not store.decide([SLOW], Requester(Caller.JOB, "one", late_owner(0.05), max_wait_us=1000), NOW_US).allowed
-    assert store.decide([SLOW, other], Requester(Caller.JOB, "two", "p"), later_us).claim == 1
-    assert store.where([SLOW], "one") is None
-    assert all(client.pttl(key) > 0 for key in client.scan_iter())
-    store.close()
-
-
-def test_many_ids_are_sent_in_parts(redis_url: str) -> None:
+def test_many_ids_are_sent_in_parts(redis_store: RedisStore) -> None:
     """However many ids a caller names, all of them are removed."""
-    store, ids = RedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
+    ids = [f"id{n}" for n in range(120)]
     for id in ["first", *ids]:
-        store.decide([SLOW], Requester(Caller.JOB, id, "p"), NOW_US)
-    store.forget([SLOW], ids, "p", NOW_US)
-    assert store.look(SLOW, "p", 1, ids, NOW_US).epoch == ""
-    store.close()
+        redis_store.decide([SLOW], Requester(Caller.JOB, id, "p"), NOW_US)
+    redis_store.forget([SLOW], ids, "p", NOW_US)
+    assert redis_store.look(SLOW, "p", 1, ids, NOW_US).epoch == ""
 
 
 @pytest.mark.parametrize("id", ["x", "", "1:2,3 ,", "a|b c\n", "\0", "ü\ud800", "😀"])
