@@ -1,4 +1,4 @@
-"""`acquire_many` on every kind of store: exact charges, two round trips, and the rules of live control."""
+"""`acquire_many` by several threads on every kind of store, and with the rules of live control."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from conformance.conftest import store_named
 from support.servers.blocking import either
 from support.servers.processes import patient
 from support.servers.stores import Recording
-from throttlekit import Control, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit import Control, FixedWindow, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit.stores import Store
-from throttlekit.stores.redis import RedisStore
 
 BUCKET = TokenBucket("bucket", "1/day", burst=50)
 ALL_LIMITS: list[Limit] = [
@@ -25,7 +24,6 @@ ALL_LIMITS: list[Limit] = [
     SlidingWindow("sliding", "50/365d"),
     SlidingLog("log", "50/365d"),
 ]
-every_limit = pytest.mark.parametrize("limit", ALL_LIMITS, ids=lambda limit: limit.name)
 
 
 @pytest.fixture(params=["memory", "redis", "cluster"])
@@ -34,26 +32,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         yield store
 
 
-@every_limit
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_grants_are_charged_to_the_unit(store: Store, kind: str, limit: Limit) -> None:
-    """A request grants all requested units, then all that are left, then none. Settled units are free again."""
-    with either(kind, store) as limiter:
-        first = limiter.acquire_many(limit, 40)
-        decisions = [first, limiter.acquire_many(limit, 40), limiter.acquire_many(limit, 40)]
-        assert [(each.allowed, each.cost) for each in decisions] == [(True, 40), (True, 10), (False, 1)]
-        limiter.settle(first, 33)
-        assert limiter.acquire_many(limit, 40).cost == 7
-
-
-def test_a_leaky_bucket_grants_one_unit(store: Store) -> None:
-    """A request for up to 40 units is granted one, because a leaky bucket admits one unit at a time."""
-    limiter = Limiter(store)
-    assert [limiter.acquire_many(LeakyBucket("leaky", "1/day"), 40).cost for _ in range(2)] == [1, 1]
-    assert not limiter.peek(LeakyBucket("leaky", "1/day"))
-
-
-@every_limit
+@pytest.mark.parametrize("limit", ALL_LIMITS, ids=lambda limit: limit.name)
 def test_batches_that_race_take_no_unit_twice(store: Store, limit: Limit) -> None:
     """With 16 concurrent requests, the granted units are exactly the capacity. Each takes at most four calls."""
     recording = Recording(store)
@@ -64,27 +43,6 @@ def test_batches_that_race_take_no_unit_twice(store: Store, limit: Limit) -> Non
     granted = sum(each.cost for each in decisions if each.allowed)
     assert granted + limiter.peek(limit).remaining == 50
     assert granted <= 50
-
-
-def test_acquire_many_takes_two_round_trips(redis_url: str) -> None:
-    """A call looks, then takes, whether all requested units are free or fewer."""
-    recording = Recording(RedisStore(redis_url, timeout=5))
-    with contextlib.closing(Limiter(recording)) as limiter:
-        for most, granted in ((40, 40), (40, 10), (40, 1)):
-            before = len(recording.asked)
-            assert limiter.acquire_many(BUCKET, most).cost == granted
-            assert len(recording.asked) - before == 2
-
-
-def test_waiting_jobs_come_before_acquire_many(store: Store) -> None:
-    """Units that jobs wait for are not granted. When the waitlist is empty, they are."""
-    limiter = Limiter(store)
-    limiter.acquire(BUCKET, cost=45)
-    waiting = limiter.acquire(BUCKET, job=Job(id="1"), cost=6)
-    assert waiting.reason == "exhausted"
-    assert not limiter.acquire_many(BUCKET, 40)
-    limiter.clear_waitlist(BUCKET)
-    assert limiter.acquire_many(BUCKET, 40).cost == 5
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
