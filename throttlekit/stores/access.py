@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from throttlekit.stores.base import (
 )
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["StoreAccess"]
+__all__ = ["StoreAccess", "call_all"]
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
@@ -169,14 +169,21 @@ class StoreAccess:
         parts: dict[str, list[_N]] = {}
         for each in what:
             parts.setdefault(self._part(each.bucket), []).append(each)
-        failed: StoreUnavailable | None = None
-        for those in parts.values():
-            try:
-                self._ask([each.bucket for each in those], partial(question, those))
-            except StoreUnavailable as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+        call_all(
+            partial(self._ask, [each.bucket for each in those], partial(question, those)) for those in parts.values()
+        )
 
     def _part(self, name: str) -> str:
         return self._parted.part_of(name) if self._parted is not None else ""
+
+
+def call_all(calls: Iterable[Callable[[], object]]) -> None:
+    """Call each of *calls*, even after one has failed. Then raise the first error."""
+    failed: StoreUnavailable | None = None
+    for call in calls:
+        try:
+            call()
+        except StoreUnavailable as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed

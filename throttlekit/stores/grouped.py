@@ -15,7 +15,7 @@ from throttlekit._core.pattern import matches
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.access import StoreAccess
+from throttlekit.stores.access import StoreAccess, call_all
 from throttlekit.stores.base import (
     Correction,
     Lease,
@@ -222,14 +222,7 @@ class GroupedStore:
         parts: dict[_Group, list[_T]] = {}
         for each in items:
             parts.setdefault(self._of(name_of(each)), []).append(each)
-        failed: StoreUnavailable | None = None
-        for group, those in parts.items():
-            try:
-                question(group, those)
-            except StoreUnavailable as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+        call_all(partial(question, group, those) for group, those in parts.items())
 
 
 class _SharedGroupedStore(GroupedStore):
