@@ -182,7 +182,7 @@ class Bench:
         return StoreClaim(bucket, algorithm, units, limit.max_queue)
 
 
-def run_in_threads(threads: int, work: Callable[[int], None]) -> None:
+def run_in_threads(threads: int, work: Callable[[int], object]) -> None:
     """Run `work(number)` in *threads* threads at the same time, and wait until all have ended."""
     running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
     for thread in running:

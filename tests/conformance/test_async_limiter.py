@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from conformance.bench import run_in_threads
 from support.servers.stores import Passing
 from throttlekit import AsyncLimiter, Concurrency, ConfigurationError, Job, Limit, Limiter, TokenBucket
 from throttlekit._core.answer import Answer
@@ -325,11 +326,7 @@ def test_one_limiter_serves_several_loops(redis_url: str) -> None:
     async def take() -> None:
         assert "store unavailable" not in await _take(limiter, OTHER, times=10)
 
-    threads = [threading.Thread(target=asyncio.run, args=(take(),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(3, lambda _: asyncio.run(take()))
 
     async def last() -> None:
         assert (await limiter.peek(OTHER)).remaining == 170

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from conformance.bench import run_in_threads
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 from throttlekit.errors import StoreUnavailable
@@ -75,11 +76,7 @@ def test_concurrent_calls_use_one_connection_each(client: Any, store: RedisStore
     store._pool.close_idle()
     make = store._pool._make
     store._pool._make = lambda: (together.wait(10), make())[1]
-    threads = [threading.Thread(target=limiter.acquire, args=(LIMIT,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(4, lambda _: limiter.acquire(LIMIT))
     assert len(_connection_ids(client)) == 4
     limiter.close()
     wait_until(lambda: not _connection_ids(client), description="the connections are closed")

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 
+from conformance.bench import run_in_threads
 from support.acl import DOCS, acl_rights
 from support.servers.processes import free_port, redis_6_binary, redis_binary, redis_process, redis_server, stored
 from support.servers.proxy import Proxy
@@ -373,13 +373,9 @@ def test_120_concurrent_calls_are_all_decided(
     limiter = Limiter(client=own_server) if by_client else Limiter(RedisStore(_url(own_server), timeout=20))
     busy = TokenBucket("busy", "1000/s", burst=1000)
     answers: list[str] = []
-    threads = [threading.Thread(target=lambda: answers.append(limiter.acquire(busy).reason)) for _ in range(120)]
     own_server.execute_command("CLIENT", "PAUSE", 300)
     with contextlib.closing(limiter):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(120, lambda _: answers.append(limiter.acquire(busy).reason))
     assert answers == ["allowed"] * 120
 
 

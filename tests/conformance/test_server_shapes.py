@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from conformance.bench import run_in_threads
 from support.servers.certificates import self_signed
 from support.servers.processes import Cluster, redis_server, stored
 from support.servers.sentinel import Watched, guarded
@@ -315,12 +315,8 @@ def test_nodes_that_hang_cost_one_time_out_for_all_threads() -> None:
     """If a cluster hangs, eight threads wait together for one or two time-outs, and not for one each."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as hung:
         limiter = Limiter(RedisClusterStore(f"redis+cluster://127.0.0.1:{hung.getsockname()[1]}", timeout=1.0))
-        threads = [threading.Thread(target=limiter.acquire, args=[HOUR], kwargs={"job": JOB}) for _ in range(8)]
         begun = time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(8, lambda _: limiter.acquire(HOUR, job=JOB))
         assert time.monotonic() - begun < 7
 
 
@@ -338,19 +334,15 @@ def test_threads_do_not_refresh_the_nodes_one_after_the_other() -> None:
     )
     _NodeRefresh(manager, 0.1)
 
-    def refresh() -> None:
+    def refresh(_: int) -> None:
         try:
             manager.initialize()
         except RedisClusterException as error:
             rejected.append(error)
 
-    threads = [threading.Thread(target=refresh) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(8, refresh)
     assert (len(refreshes), len(rejected)) == (1, 7)
-    refresh()
+    refresh(8)
     assert len(refreshes) == 2
 
 
