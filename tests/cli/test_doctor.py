@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from dataclasses import asdict
 from importlib import metadata
@@ -18,6 +15,7 @@ import pytest
 import redis
 
 from support.acl import acl_rights
+from support.doctor import run_doctor
 from support.servers.certificates import self_signed
 from support.servers.processes import Cluster, free_port, redis_server
 from support.servers.sentinel import watched
@@ -59,14 +57,8 @@ def call(): ...
 
 def doctor(*options: str, folder: Path | None = None) -> tuple[int, list[dict[str, str]], str]:
     """Run the doctor, and return its exit code, its findings and its error output."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    environment.pop("THROTTLEKIT_URL", None)
-    command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", *options]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    found: list[dict[str, str]] = json.loads(done.stdout) if done.stdout else []
-    return done.returncode, found, done.stderr
+    done = run_doctor("--json", *options, folder=folder)
+    return done.exit_code, json.loads(done.stdout) if done.stdout else [], done.stderr
 
 
 def with_grade(findings: list[dict[str, str]], grade: str) -> str:
@@ -88,16 +80,16 @@ def test_a_correct_store_passes_and_is_not_changed(redis_base: str, redis_url: s
 
 def test_rules_and_slow_downs_are_noted(redis_url: str) -> None:
     """Rules in force and slowed limits are not faults, but are likely reasons for waiting jobs."""
-    partner = TokenBucket("partner", "60/hour", burst=10, adapt=Adapt(floor="6/hour"))
+    partner = TokenBucket("slowed", "60/hour", burst=10, adapt=Adapt(floor="6/hour"))
     with Limiter(redis_url) as limiter:
         limiter.acquire(partner)
         limiter.report_overload(partner)
     with Control(redis_url, by="ann") as control:
-        control.pause("partner")
+        control.pause("slowed")
     code, found, _ = doctor("--url", redis_url, "--strict")
     assert code == 0
-    assert "Operators' changes are in force (1), for partner." in with_grade(found, "note")
-    assert re.search(r"'partner' is slowed down to 46/hour by its adapt=, for ", with_grade(found, "note"))
+    assert "Operators' changes are in force (1), for slowed." in with_grade(found, "note")
+    assert re.search(r"'slowed' is slowed down to 46/hour by its adapt=, for ", with_grade(found, "note"))
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.doctor import run_doctor
 from support.servers.processes import patient
 from throttlekit import Concurrency, Control, FixedWindow, Job, Limit, Limiter, TokenBucket
 from throttlekit_cli.doctor.definitions import compare_definitions, declared_limits
@@ -144,12 +142,9 @@ def test_the_limits_of_imported_code_are_found() -> None:
 
 
 def doctor(folder: Path, *options: str) -> tuple[int, str, str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment.pop("THROTTLEKIT_URL", None)
-    command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", *options]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = run_doctor("--json", *options, folder=folder)
     found = json.loads(done.stdout) if done.stdout else []
-    return done.returncode, " | ".join(each["what"] for each in found if each["about"] == "limits"), done.stderr
+    return done.exit_code, " | ".join(each["what"] for each in found if each["about"] == "limits"), done.stderr
 
 
 def test_the_exit_code_reports_differences_to_ci(redis_url: str, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ import throttlekit_celery
 import throttlekit_huey
 import throttlekit_rq
 import throttlekit_taskiq
+from support.doctor import run_doctor
 from support.markdown import ROOT
 from support.servers.processes import free_port, patient, redis_server
 from support.waiting import wait_until
@@ -59,9 +60,8 @@ class Site:
         Return what `throttlekit doctor` prints about an application. *finds* tells whether it must find something.
         """
         (self.folder / "shop.py").write_text(app)
-        command = [sys.executable, "-m", "throttlekit_cli", "doctor", *(["--strict"] if finds else []), *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, **self.process_options)
-        assert done.returncode == finds, done.stdout + done.stderr
+        done = run_doctor(*(["--strict"] if finds else []), *options, folder=self.folder)
+        assert done.exit_code == finds, done.output
         return done.stdout
 
 
