@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from throttlekit_cli.doctor.installation import examine_installation
+from support.doctor import run_doctor
+from throttlekit_cli.doctor.examine import examine_installation
 
 
 @pytest.mark.parametrize(
@@ -36,14 +34,13 @@ def test_every_other_owner_of_the_name_is_a_warning(
         assert finding.remedy.startswith(f"pip uninstall {name},")
 
 
-def test_another_distribution_is_found_in_real_installations(tmp_path: Path) -> None:
+def test_another_distribution_is_found_in_real_installations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each check of the doctor finds the other distribution in the list of installed files."""
     info = tmp_path / "throttlekit-0.2.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: throttlekit\nVersion: 0.2.0\n")
     (info / "RECORD").write_text("throttlekit/__init__.py,,\nthrottlekit/limiter.py,,\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(tmp_path)])}
-    command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", "--url", "memory://"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    done = run_doctor("--json", "--url", "memory://")
     (finding,) = [each for each in json.loads(done.stdout) if each["about"] == "install"]
     assert (finding["grade"], "'throttlekit'" in finding["what"]) == ("warning", True)

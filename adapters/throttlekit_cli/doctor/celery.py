@@ -16,17 +16,19 @@ from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 
-__all__ = ["examine_celery"]
+__all__ = ["examine"]
 
 _MIN_VISIBILITY_S = 60.0
 _ENDS_WORKERS = (5, 7)
 """The first version of kombu with which a lost connection to Redis ends a worker."""
 
-_fault = partial(Finding, "fault", "celery")
+_ok = partial(Finding, "ok", "celery")
+_note = partial(Finding, "note", "celery")
 _warning = partial(Finding, "warning", "celery")
+_fault = partial(Finding, "fault", "celery")
 
 
-def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
+def examine(where: str, url: str | None) -> Iterator[Finding]:
     """Check the app that *where* names, as `celery -A` reads it."""
     import_target(where.partition(":")[0])
     try:
@@ -51,7 +53,7 @@ def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
             "call install(app, limiter) where the app is made",
         )
         return
-    yield Finding("ok", "celery", f"install(app, …) was called; {len(limited)} tasks name limits themselves.")
+    yield _ok(f"install(app, …) was called; {len(limited)} tasks name limits themselves.")
     yield from compare_stores(admission.limiter, url, "celery", _broker(app))
     if app.conf.task_always_eager:
         yield _warning(
@@ -68,7 +70,7 @@ def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
         yield _consumer_timeout(admission)
     for name in limited:
         if getattr(app.tasks[name], "rate_limit", None):
-            yield Finding("note", "celery", f"{name} also has a rate_limit, which each worker counts by itself.")
+            yield _note(f"{name} also has a rate_limit, which each worker counts by itself.")
 
 
 def _broker(app: Any) -> str:
@@ -83,9 +85,7 @@ def _broker(app: Any) -> str:
 def _visibility(app: Any) -> Finding:
     seconds = app.conf.broker_transport_options.get("visibility_timeout")
     if seconds is None:
-        return Finding(
-            "note",
-            "celery",
+        return _note(
             "visibility_timeout is Celery's default, an hour: tasks of a killed worker are redelivered after that.",
             "set broker_transport_options visibility_timeout to a few minutes more than your longest task",
         )
@@ -96,15 +96,13 @@ def _visibility(app: Any) -> Finding:
             "set it to a few minutes more than your longest task",
         )
     held = "a worker holds a task for a third of it at most"
-    return Finding("ok", "celery", f"visibility_timeout is {seconds} s; {held}.")
+    return _ok(f"visibility_timeout is {seconds} s; {held}.")
 
 
 def _lost_broker() -> Iterator[Finding]:
     version = metadata.version("kombu")
     if tuple(int(part) for part in version.split(".")[:2]) >= _ENDS_WORKERS:
-        yield Finding(
-            "note",
-            "celery",
+        yield _note(
             f"With kombu {version}, a worker that holds tasks (also ETA tasks) ends when it loses its Redis broker. "
             "Workers of this app stay alive, because of install.",
             "run workers of apps without install under a supervisor",
@@ -113,10 +111,8 @@ def _lost_broker() -> Iterator[Finding]:
 
 def _publisher_confirms(app: Any) -> Finding:
     if app.conf.broker_transport_options.get("confirm_publish"):
-        return Finding("ok", "celery", "RabbitMQ confirms the tasks that this app sends (confirm_publish).")
-    return Finding(
-        "note",
-        "celery",
+        return _ok("RabbitMQ confirms the tasks that this app sends (confirm_publish).")
+    return _note(
         "RabbitMQ does not confirm the tasks that this app sends, so a kill of RabbitMQ may lose some. It confirms the "
         "denied tasks that workers put back.",
         "set broker_transport_options confirm_publish to True: each send then waits for the confirmation",
@@ -125,10 +121,8 @@ def _publisher_confirms(app: Any) -> Finding:
 
 def _consumer_timeout(admission: Any) -> Finding:
     if admission.max_hold is not None:
-        return Finding("ok", "celery", f"A worker holds a task for at most {admission.max_hold:g} s (max_hold=).")
-    return Finding(
-        "note",
-        "celery",
+        return _ok(f"A worker holds a task for at most {admission.max_hold:g} s (max_hold=).")
+    return _note(
         "A worker holds a task for at most 10 minutes: less than RabbitMQ's default consumer_timeout of 30 minutes.",
         "if yours is shorter, set install(…, max_hold=) to a third of it",
     )

@@ -15,13 +15,15 @@ from throttlekit_cli.doctor.imports import import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_dramatiq import Throttle
 
-__all__ = ["examine_dramatiq"]
+__all__ = ["examine"]
 
 _AFTER_THROTTLE = (TimeLimit, ShutdownNotifications, CurrentMessage)
+_ok = partial(Finding, "ok", "dramatiq")
+_warning = partial(Finding, "warning", "dramatiq")
 _fault = partial(Finding, "fault", "dramatiq")
 
 
-def examine_dramatiq(where: str, url: str | None) -> Iterator[Finding]:
+def examine(where: str, url: str | None) -> Iterator[Finding]:
     """Check the broker that *where* names: "module" or "module:broker", as the `dramatiq` command reads it."""
     module, attribute = import_target(where)
     broker: Any = attribute if attribute is not None else dramatiq.get_broker()
@@ -35,16 +37,14 @@ def examine_dramatiq(where: str, url: str | None) -> Iterator[Finding]:
             "call broker.add_middleware(Throttle(limiter)) exactly once, before actors are declared",
         )
         return
-    yield Finding("ok", "dramatiq", f"Throttle is there; {len(limited)} of {len(broker.actors)} actors name limits.")
+    yield _ok(f"Throttle is there; {len(limited)} of {len(broker.actors)} actors name limits.")
     pool = getattr(getattr(broker, "client", None), "connection_pool", None)
     yield from compare_stores(throttles[0].limiter, url, "dramatiq", "" if pool is None else address_of(pool))
     kinds = [type(middleware) for middleware in broker.middleware]
     ages = [i for i, kind in enumerate(kinds) if issubclass(kind, AgeLimit)]
     behind = [i for i, kind in enumerate(kinds) if issubclass(kind, _AFTER_THROTTLE)]
     if ages and behind and max(ages) > min(behind):
-        yield Finding(
-            "warning",
-            "dramatiq",
+        yield _warning(
             f"AgeLimit comes after {kinds[min(behind)].__name__}: a message past its max_age may be charged.",
             "make AgeLimit the first middleware",
         )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 from throttlekit import ConfigurationError, StoreUnavailable
+from throttlekit_cli.doctor.definitions import compare_definitions, declared_limits
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import import_target
-from throttlekit_cli.doctor.installation import examine_installation
+from throttlekit_cli.doctor.same_store import examine_reports
 from throttlekit_cli.doctor.store import examine_store
+from throttlekit_cli.store import open_store
 
-__all__ = ["examine"]
+__all__ = ["examine", "examine_installation"]
+
+_OWN, _NAME = "throttlekit-jobs", "throttlekit"
 
 
 def examine(url: str | None, named: Mapping[str, str | None], apps: Sequence[str] = ()) -> list[Finding]:
@@ -29,40 +35,30 @@ def examine(url: str | None, named: Mapping[str, str | None], apps: Sequence[str
     for module in apps:
         import_target(module)
     if url is not None and is_sound:
-        from throttlekit_cli.doctor.same_store import examine_reports
-
         findings += _of_fleet(url, examine_reports)
-    if where := named["dramatiq"]:
-        from throttlekit_cli.doctor.dramatiq import examine_dramatiq
-
-        findings += examine_dramatiq(where, url)
-    if where := named["celery"]:
-        from throttlekit_cli.doctor.celery import examine_celery
-
-        findings += examine_celery(where, url)
-    if where := named["taskiq"]:
-        from throttlekit_cli.doctor.taskiq import examine_taskiq
-
-        findings += examine_taskiq(where, url)
-    if where := named["huey"]:
-        from throttlekit_cli.doctor.huey import examine_huey
-
-        findings += examine_huey(where, url)
-    if where := named["rq"]:
-        from throttlekit_cli.doctor.rq import examine_rq
-
-        findings += examine_rq(where, url)
+    for framework, where in named.items():
+        if where:
+            checks: Any = importlib.import_module(f"throttlekit_cli.doctor.{framework}")  # needs the framework
+            findings += checks.examine(where, url)
     if url is not None and is_sound:
-        from throttlekit_cli.doctor.definitions import compare_definitions, declared_limits
-
         declared = declared_limits()
         findings += _of_fleet(url, lambda store: compare_definitions(store, declared))
     return findings
 
 
-def _of_fleet(url: str, examine: Callable[[Any], Iterable[Finding]]) -> list[Finding]:
-    from throttlekit_cli.store import open_store
+def examine_installation() -> Iterator[Finding]:
+    """Check that no other distribution has a package named `throttlekit`, which would overwrite files of this one."""
+    owners = metadata.packages_distributions().get(_NAME, ())
+    for other in sorted({each.lower().replace("_", "-").replace(".", "-") for each in owners} - {_OWN}):
+        yield Finding(
+            "warning", "install",
+            f"The distribution {other!r} installs a package named {_NAME!r} too. The one that was installed last has "
+            "overwritten files of the other.",
+            f"pip uninstall {other}, then pip install --force-reinstall {_OWN}",
+        )  # fmt: skip
 
+
+def _of_fleet(url: str, examine: Callable[[Any], Iterable[Finding]]) -> list[Finding]:
     try:
         with contextlib.closing(open_store(url)) as store:
             return list(examine(store))

@@ -15,14 +15,16 @@ from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_huey._install import limiter_of
 from throttlekit_huey._schedule import PREFIX, TAKEOVER_AFTER_S
 
-__all__ = ["examine_huey"]
+__all__ = ["examine"]
 
 _MAX_OVERDUE_S = 5.0
-_fault = partial(Finding, "fault", "huey")
+_ok = partial(Finding, "ok", "huey")
+_note = partial(Finding, "note", "huey")
 _warning = partial(Finding, "warning", "huey")
+_fault = partial(Finding, "fault", "huey")
 
 
-def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
+def examine(where: str, url: str | None) -> Iterator[Finding]:
     """Check the huey that *where* names, as `huey_consumer` reads it: "module.name". "module:name" is read as well."""
     module, _, name = where.partition(":") if ":" in where else where.rpartition(".")
     _, huey = import_target(f"{module}:{name}")
@@ -36,7 +38,7 @@ def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
             "call install(huey, limiter) where the huey is made",
         )
         return
-    yield Finding("ok", "huey", f"install(huey, …) was called; {len(limited)} tasks name limits.")
+    yield _ok(f"install(huey, …) was called; {len(limited)} tasks name limits.")
     if huey.immediate:
         yield _warning(
             "It is in immediate mode: tasks run where they are called, and limits are ignored.",
@@ -51,9 +53,7 @@ def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
             "leave blocking=True",
         )
     if getattr(huey.serializer, "comp", True):
-        yield Finding(
-            "note",
-            "huey",
+        yield _note(
             "Its messages are compressed, or have a custom format: a job without limits costs one more round trip.",
         )
     yield from _examine_schedule(huey)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import redis
@@ -18,12 +19,16 @@ from throttlekit_cli.store import open_store
 from throttlekit_rq._waiting import look, promoted_by
 from throttlekit_rq._wire import LATE_IMPORT, logged_key
 
-__all__ = ["examine_rq"]
+__all__ = ["examine"]
 
 _MAX_OVERDUE_S = 5.0
+_ok = partial(Finding, "ok", "rq")
+_note = partial(Finding, "note", "rq")
+_warning = partial(Finding, "warning", "rq")
+_fault = partial(Finding, "fault", "rq")
 
 
-def examine_rq(url: str, store_url: str | None) -> Iterator[Finding]:
+def examine(url: str, store_url: str | None) -> Iterator[Finding]:
     """Check the queues in RQ's Redis at *url*, without any change."""
     try:
         connection: Any = redis.Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0)
@@ -32,12 +37,10 @@ def examine_rq(url: str, store_url: str | None) -> Iterator[Finding]:
     except (redis.RedisError, ValueError, OSError) as error:
         raise ExaminationError(f"RQ's Redis does not answer: {type(error).__name__}") from None
     if not queues:
-        yield Finding("note", "rq", "There is no queue yet: enqueue a job, or start a worker, and run this again.")
+        yield _note("There is no queue yet: enqueue a job, or start a worker, and run this again.")
     yield from examine_counts_of_rq(connection, store_url, url)
     if workers and store_url is not None and not _has_reports(store_url):
-        yield Finding(
-            "warning",
-            "rq",
+        yield _warning(
             f"RQ has {len(workers)} workers, and none has used a limit with the store at --url in the last hour.",
             "if they run throttled jobs, they count elsewhere: call configure(limiter) in the module of `rq worker -c` "
             "or set THROTTLEKIT_URL for them",
@@ -59,29 +62,23 @@ def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:
     scheduler, ours = promoted_by(connection, name)
     scheduled = connection.zcard(f"rq:scheduled:{name}")
     if not workers:
-        yield Finding("warning", "rq", f"No worker listens to queue {name!r}.", f"start one: rq worker {name}")
+        yield _warning(f"No worker listens to queue {name!r}.", f"start one: rq worker {name}")
     if scheduler and ours:
-        yield Finding(
-            "warning",
-            "rq",
+        yield _warning(
             f"Queue {name!r} has both a scheduler of RQ and workers of throttlekit: the workers leave delayed jobs to "
             "the scheduler, which runs only once a second.",
             "start its workers without --with-scheduler",
         )
     elif scheduler or ours:
         promoter = "RQ's scheduler, once a second" if scheduler else "workers of throttlekit"
-        yield Finding("ok", "rq", f"Denied jobs of queue {name!r} are moved back to it by {promoter}.")
+        yield _ok(f"Denied jobs of queue {name!r} are moved back to it by {promoter}.")
     elif workers or scheduled:
-        yield Finding(
-            "fault",
-            "rq",
+        yield _fault(
             f"No process moves delayed jobs back to queue {name!r}; {scheduled} are delayed now.",
             "start its workers with --worker-class throttlekit_rq.ThrottledWorker, or one with --with-scheduler",
         )
     if connection.exists(logged_key(f"{LATE_IMPORT}{name}")):
-        yield Finding(
-            "note",
-            "rq",
+        yield _note(
             f"A stock worker of queue {name!r} imports throttlekit again in the process of each job, which takes "
             "about 0.1 s of CPU per job.",
             "start its workers with --worker-class throttlekit_rq.ThrottledWorker, or with -c and a module that "
@@ -93,9 +90,7 @@ def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:
         score = connection.zscore(f"rq:scheduled:{name}", seen.due[0])
         late = seconds + micros / 1_000_000 - score if score is not None else 0.0
         if late > _MAX_OVERDUE_S:
-            yield Finding(
-                "warning",
-                "rq",
+            yield _warning(
                 f"Delayed jobs of queue {name!r} are overdue by {late:.0f} s.",
                 "all workers are busy, or no process moves jobs back to the queue: add workers, or see above",
             )

@@ -27,8 +27,10 @@ _MAX_CLOCK_DIFFERENCE_S = 1.0
 _MAX_SHARE = 0.8  # of memory and of connections
 _PINGS = 20
 _TEST_LIMIT = TokenBucket("throttlekit-doctor", "1000/s", burst=1000)
-_fault = partial(Finding, "fault", "store")
+_ok = partial(Finding, "ok", "store")
+_note = partial(Finding, "note", "store")
 _warning = partial(Finding, "warning", "store")
+_fault = partial(Finding, "fault", "store")
 
 
 def examine_store(url: str) -> Iterator[Finding]:
@@ -57,7 +59,7 @@ def examine_store(url: str) -> Iterator[Finding]:
         return
     finally:
         limiter.close()
-    yield Finding("ok", "store", "Scripts can read, write and delete a limit.")
+    yield _ok("Scripts can read, write and delete a limit.")
     yield from _servers(url)
 
 
@@ -72,7 +74,7 @@ def _unavailable(error: StoreUnavailable) -> Finding:
 def _servers(url: str) -> Iterator[Finding]:
     store = BuiltInStores().throttlekit_make_store(url)
     if not isinstance(store, RedisStore):
-        yield Finding("note", "store", "The store comes from a plugin: its server's settings are not checked.")
+        yield _note("The store comes from a plugin: its server's settings are not checked.")
         return
     found: dict[Finding, list[int]] = {}
     try:
@@ -110,14 +112,14 @@ def _version(info: Mapping[str, Any]) -> Finding:
     if name == "Redis" and known < _MIN_REDIS_VERSION:
         oldest = ".".join(map(str, _MIN_REDIS_VERSION))
         return _fault(f"Redis {version} is older than {oldest}.", "update it: older versions are not tested")
-    return Finding("ok", "store", f"{name} {version}.")
+    return _ok(f"{name} {version}.")
 
 
 def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
     policy, most = str(info.get("maxmemory_policy", "noeviction")), int(info.get("maxmemory", 0))
     used = int(info.get("used_memory", 0))
     if policy == "noeviction" or most == 0:
-        yield Finding("ok", "store", f"No key is evicted ({policy}, maxmemory {most or 'unlimited'}).")
+        yield _ok(f"No key is evicted ({policy}, maxmemory {most or 'unlimited'}).")
     else:
         yield _fault(
             f"When memory is short, the server evicts keys ({policy}): an evicted limit admits a full burst.",
@@ -134,10 +136,8 @@ def _persistence(info: Mapping[str, Any]) -> Finding:
     if int(info.get("loading", 0)):
         return _warning("The server is still loading its data.", "run this again when it has finished")
     if int(info.get("aof_enabled", 0)):
-        return Finding("ok", "store", "Counts survive a restart, except those of the last second (appendonly).")
-    return Finding(
-        "note",
-        "store",
+        return _ok("Counts survive a restart, except those of the last second (appendonly).")
+    return _note(
         "Without appendonly, a restart loses the counts since the last snapshot: each key may admit one extra burst, "
         "and each concurrency limit may admit its amount again.",
         "set appendonly yes if that is too much",
@@ -150,9 +150,7 @@ def _role(info: Mapping[str, Any], *, cluster: bool) -> Iterator[Finding]:
             "The server is a replica: it may lag, and rejects writes.", "name the master, or the Sentinels, in the URL"
         )
     elif int(info.get("connected_slaves", 0)):
-        yield Finding(
-            "note",
-            "store",
+        yield _note(
             "Replication is asynchronous: after a fail-over, each key may once admit at most burst + rate × lag extra "
             "units.",
         )
@@ -177,7 +175,7 @@ def _times(client: Any) -> Iterator[Finding]:
     if round_trip > _MAX_ROUND_TRIP_MS:
         yield _warning(text, "use a server that is nearer: workers wait for it before each job")
     else:
-        yield Finding("ok", "store", text)
+        yield _ok(text)
     before = time.time()
     seconds, micros = client.time()
     off = seconds + micros / 1_000_000 - (before + time.time()) / 2
@@ -188,4 +186,4 @@ def _times(client: Any) -> Iterator[Finding]:
             "run an NTP client on both",
         )
     else:
-        yield Finding("ok", "store", f"The server's clock is {off * 1000:+.0f} ms off this machine's.")
+        yield _ok(f"The server's clock is {off * 1000:+.0f} ms off this machine's.")

@@ -13,13 +13,13 @@ from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_taskiq import Throttle
 
-__all__ = ["examine_taskiq"]
-
-_fault = partial(Finding, "fault", "taskiq")
+__all__ = ["examine"]
+_ok = partial(Finding, "ok", "taskiq")
 _warning = partial(Finding, "warning", "taskiq")
+_fault = partial(Finding, "fault", "taskiq")
 
 
-def examine_taskiq(where: str, url: str | None) -> Iterator[Finding]:
+def examine(where: str, url: str | None) -> Iterator[Finding]:
     """Check the broker that *where* names: "module:broker", as the `taskiq worker` command reads it."""
     module, broker = import_target(where)
     if inspect.isfunction(broker):
@@ -35,7 +35,7 @@ def examine_taskiq(where: str, url: str | None) -> Iterator[Finding]:
         return
     tasks = broker.get_all_tasks()
     limited = [name for name in tasks if throttles[0].limits_of(name)]
-    yield Finding("ok", "taskiq", f"Throttle is there; {len(limited)} of {len(tasks)} tasks name limits.")
+    yield _ok(f"Throttle is there; {len(limited)} of {len(tasks)} tasks name limits.")
     pool: Any = getattr(broker, "connection_pool", None)
     yield from compare_stores(throttles[0].limiter, url, "taskiq", "" if pool is None else address_of(pool))
     kind = type(broker).__name__
