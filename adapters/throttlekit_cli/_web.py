@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
 import secrets
 
 import click
 
-from throttlekit_cli._common import CommandFailed, require, store_errors, title_option, url_option
+from throttlekit_cli._common import require, store_errors, title_option, url_option
 
 __all__ = ["web"]
 
@@ -66,8 +65,7 @@ def web(
       throttlekit web --url redis://localhost:6379/1 --host 0.0.0.0 --host-name ops.example.com
     """
     require(["redis"])
-    if importlib.util.find_spec("waitress") is None:
-        raise CommandFailed("this needs waitress: pip install 'throttlekit-jobs[web]'")
+    require(["waitress"], "web")
     from throttlekit_web import Site
     from throttlekit_web._serve import serve
 

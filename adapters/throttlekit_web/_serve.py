@@ -30,9 +30,10 @@ def serve(site: Site, host: str, port: int, started: Callable[[int], None]) -> N
         ConfigurationError: The server cannot listen on this address and port.
         StoreUnavailable: The store does not answer.
     """
+    waitress: Any = importlib.import_module("waitress")  # it has no types
     site.record()
     try:
-        server = _waitress().create_server(serve_wsgi(site), host=host, port=port, threads=_THREADS, ident=None)
+        server = waitress.create_server(serve_wsgi(site), host=host, port=port, threads=_THREADS, ident=None)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot listen on {host} port {port}: {error}. Name another with --port") from None
     stopped = threading.Event()
@@ -55,8 +56,3 @@ def _port(server: Any) -> int:
     """Return the port of the server. If a host name has several addresses, each with a socket, take the first."""
     listening = getattr(server, "effective_listen", None) or [(None, server.effective_port)]
     return int(listening[0][1])
-
-
-def _waitress() -> Any:
-    """Import waitress as Any, because it has no types."""
-    return importlib.import_module("waitress")

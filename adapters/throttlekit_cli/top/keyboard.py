@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import sys
@@ -60,20 +61,12 @@ class Keyboard:
         if pressed == b"\x1b" and _readable(self._terminal, _SEQUENCE_WITHIN_S):
             sequence = (pressed + os.read(self._terminal, 32)).decode("utf-8", "replace")
             return sequence if sequence in (PAGE_UP, PAGE_DOWN) else ""
-        while pressed[0] >= 0xC0 and _readable(self._terminal, _SEQUENCE_WITHIN_S):  # a letter of several bytes
-            pressed += os.read(self._terminal, 1)
-            if len(pressed) >= 4 or _is_whole(pressed):
-                break
-        return pressed.decode("utf-8", "replace")
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        letter = decoder.decode(pressed)
+        while not letter and _readable(self._terminal, _SEQUENCE_WITHIN_S):  # a letter of several bytes
+            letter = decoder.decode(os.read(self._terminal, 1))
+        return letter
 
 
 def _readable(terminal: int, within: float) -> bool:
     return bool(select.select([terminal], [], [], within)[0])
-
-
-def _is_whole(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
