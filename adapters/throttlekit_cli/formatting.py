@@ -6,7 +6,7 @@ import time
 from urllib.parse import unquote
 
 from throttlekit import Limit
-from throttlekit._core.storage_keys import bucket_name, digest_of, parts_of
+from throttlekit._core.storage_keys import digest_of, digest_of_key
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.list_now import SlowNow
 from throttlekit.fleet.rules import Rule
@@ -24,6 +24,7 @@ __all__ = [
     "format_slowed",
     "format_time",
     "printable",
+    "shown_part",
 ]
 
 _PARTS = {"set": "tier", "unset": "tier", "weight": "tenant"}
@@ -104,12 +105,16 @@ def format_key(key: str, part: str | None, *, clear: bool) -> str:
     return text if part is None else f"{unquote(part)} {text}".rstrip()
 
 
+def shown_part(of: Rule | Change, *, clear: bool) -> str | None:
+    """Return the tier or the key to which a rule or a change is restricted. A key is a digest unless *clear*."""
+    is_tier = (of.what if isinstance(of, Rule) else of.verb) in ("set", "unset")
+    return of.part if of.part is None or is_tier or clear else digest_of_key(of.part)
+
+
 def format_active_rule(rule: Rule, now: float | None, *, clear: bool) -> str:
     """Format a rule in force as a note below its limit: its effect, who set it, and the time from *now* to its end."""
-    part = ""
-    if rule.part is not None:
-        shown = rule.part if rule.what == "set" else _shown_key(rule.part, clear=clear)
-        part = f" of {_PARTS.get(rule.what, 'key')} {shown}"
+    shown = shown_part(rule, clear=clear)
+    part = "" if shown is None else f" of {_PARTS.get(rule.what, 'key')} {shown}"
     if rule.is_pattern:
         part = f" of {rule.name}"
     new = {"weight": rule.weight, "scale": rule.factor}.get(rule.what, rule.rate)
@@ -122,13 +127,13 @@ def format_active_rule(rule: Rule, now: float | None, *, clear: bool) -> str:
 
 def format_rule(rule: Rule) -> str:
     """Format a rule in force as one line."""
-    name = _format_name(rule.name, rule.part, _PARTS.get(rule.what, "key"))
+    name = _format_name(rule.name, rule.part, rule.what)
     return printable(f"{name}: {_format_rule(rule)}, since {format_date(rule.since_us / 1_000_000)}, by {rule.by}")
 
 
 def format_change(change: Change, *, when: bool = False) -> str:
     """Format a change as one line, with the old and the new value. With *when*, add the time and the operator."""
-    name = _format_name(change.name, change.part, _PARTS.get(change.verb, "key"))
+    name = _format_name(change.name, change.part, change.verb)
     begin = f"{format_date(change.at)}  {change.by}  " if when else ""
     return printable(f"{begin}{name}: {format_effect(change)}")
 
@@ -158,11 +163,5 @@ def _format_rule(rule: Rule | None) -> str:
     return f"{rule.rate}{burst}{until}"
 
 
-def _format_name(name: str, part: str | None, kind: str) -> str:
-    return name if part is None else f"{name} ({kind} {part})"
-
-
-def _shown_key(key: str, *, clear: bool) -> str:
-    """Return the key of a pause, or a tenant, in the format of its own row."""
-    stored = parts_of(bucket_name("", key, "0"))
-    return key if clear or stored is None else format_key(stored[1], None, clear=False)
+def _format_name(name: str, part: str | None, what: str) -> str:
+    return name if part is None else f"{name} ({_PARTS.get(what, 'key')} {part})"

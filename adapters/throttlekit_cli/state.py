@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import has_keys, has_share, share_of_minute, why_ignored, without_replaced
@@ -27,12 +26,19 @@ from throttlekit.fleet.outlook import Outlook, outlook_of
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Process
 from throttlekit.fleet.waiting_job import Found
-from throttlekit_cli.formatting import format_active_rule, format_effect, format_key, format_limit, format_slowed
+from throttlekit_cli.formatting import (
+    format_active_rule,
+    format_effect,
+    format_key,
+    format_limit,
+    format_slowed,
+    shown_part,
+)
 
 __all__ = [
     "ORDERS", "ChangeState", "Counts", "FleetState", "JobState", "KeyState", "LastMinute", "LimitState", "RuleState",
     "Slowed", "TenantState", "change_state", "fleet_state", "job_state", "key_state", "limit_state", "rule_id",
-    "rule_state", "shown_part", "to_data",
+    "rule_state", "to_data",
 ]  # fmt: skip
 
 
@@ -367,15 +373,6 @@ def change_state(change: Change, *, clear: bool) -> ChangeState:
         at=change.at, by=change.by, verb=change.verb, limit=change.name, part=shown_part(change, clear=clear),
         before=before, after=after, forgotten=change.forgotten, text=format_effect(change),
     )  # fmt: skip
-
-
-def shown_part(of: Rule | Change, *, clear: bool) -> str | None:
-    """Return the tier or the key to which a rule or a change is restricted. A key is a digest unless *clear*."""
-    is_tier = (of.what if isinstance(of, Rule) else of.verb) in ("set", "unset")
-    if of.part is None or is_tier or clear:
-        return of.part
-    stored = parts_of(bucket_name("", of.part, "0"))
-    return None if stored is None else format_key(stored[1], None, clear=False)
 
 
 def _in_use(definitions: Sequence[Known]) -> list[Known]:

@@ -16,12 +16,12 @@ from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import definition_of, why_ignored
 from throttlekit.fleet.rules import Rule, round_factor, thousandths
 from throttlekit.fleet.snapshot import FleetStore, Known
-from throttlekit_cli.formatting import format_duration, format_limit
-from throttlekit_cli.state import rule_id, shown_part
+from throttlekit_cli.formatting import format_duration, format_limit, shown_part
+from throttlekit_cli.state import rule_id
 from throttlekit_web._data import require_known
 from throttlekit_web._http import Refused
 
-__all__ = ["Plan", "plan_change", "text_in"]
+__all__ = ["Plan", "plan_change"]
 
 _MAX_FOR_S = 366 * 86_400
 _COUNTS_ON = "Units that were used still count, and waiting jobs keep their order: no burst follows."
@@ -51,11 +51,11 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
         Refused: A field is missing or wrong, or there is no such limit or rule.
         StoreUnavailable: The store did not answer.
     """
-    by = text_in(form, "by", "your name, for the history")
+    by = _text_in(form, "by", "your name, for the history")
     verb = form.get("verb")
     if verb == "end":
-        return _end(control, text_in(form, "rule", "the rule to end"), by, show_keys=show_keys)
-    known = require_known(definition_of(store, text_in(form, "limit", "the id of a limit")))
+        return _end(control, _text_in(form, "rule", "the rule to end"), by, show_keys=show_keys)
+    known = require_known(definition_of(store, _text_in(form, "limit", "the id of a limit")))
     limit = known.limit
     key = form.get("key") or None
     if key is not None and not isinstance(key, str):
@@ -93,7 +93,7 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
 
 
 def _set(known: Known, form: Mapping[str, Any], duration: float | None, how_long: str, by: str) -> Plan:
-    rate, burst = text_in(form, "rate", "a rate like 50/s, or a number of slots").strip(), form.get("burst")
+    rate, burst = _text_in(form, "rate", "a rate like 50/s, or a number of slots").strip(), form.get("burst")
     if burst is not None and (type(burst) is not int or burst < 1):
         raise Refused(400, "burst must be a whole number of at least 1")
     limit, name, tier = known.limit, known.limit.name, known.limit.of_tier
@@ -173,7 +173,7 @@ def _check(rule: Rule, known: Known) -> None:
         raise Refused(400, reason)
 
 
-def text_in(form: Mapping[str, Any], name: str, what: str) -> str:
+def _text_in(form: Mapping[str, Any], name: str, what: str) -> str:
     """
     Return the text *name* of *form*. *what* describes the text in an error message.
 
