@@ -25,6 +25,12 @@ function fill(element, options, children) {
 const h = (tag, options, ...children) => fill(document.createElement(tag), options, children);
 const svg = (tag, options, ...children) => fill(document.createElementNS("http://www.w3.org/2000/svg", tag), options, children);
 const cell = (label, options, ...children) => h("td", { "data-label": label, ...options }, ...children);
+/** A table with titles, each [text, class]. On a phone, a row of a table with the style "cards" is shown as a card. */
+const table = (heads, rows, style = "cards", body = h("tbody", {})) => {
+  body.replaceChildren(...rows);
+  const titles = heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, text));
+  return h("div", { class: "scroll" }, h("table", { class: style }, h("thead", {}, h("tr", {}, ...titles)), body));
+};
 
 // --- numbers for people ----------------------------------------------------------------------------------------
 
@@ -188,7 +194,7 @@ function limitsView() {
   const heads = [["Limit"], ["Now", "n"], ["Last 15 minutes"], ["Last minute", "n"], ["Waiting", "n"], ["Clears in", "n"], ["Oldest wait", "n"], ["Denied in the last minute"]];
   view.replaceChildren(h("h2", { class: "skip" }, "Limits"), tiles,
     h("div", { class: "bar" }, filter, h("label", {}, "Sort by ", order)),
-    h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))), body)), note);
+    table(heads, [], "cards", body), note);
   async function refresh() {
     const mine = ++turn, asked = { ...state };
     const data = await read("api/limits", { order: asked.order, filter: asked.filter });
@@ -255,9 +261,7 @@ function limitView(id) {
       row.has_keys ? h("div", {}, h("h3", {}, "Busiest keys"), keyTable(row.keys)) : "",
       data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
       ...data.waiting.filter((each) => each.jobs.length).map((each) => h("div", {}, h("h3", {}, "First waiting jobs", each.key && h("span", { class: "data" }, ` of ${each.key}`)), waitingTable(each.jobs))),
-      ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)),
-        h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Slots"), h("th", { scope: "col", class: "n" }, "Held for"))),
-          h("tbody", {}, ...each.holders.map((holder) => h("tr", {}, h("td", { class: "data" }, holder.job || "(not a job)"), h("td", { class: "n" }, String(holder.slots)), h("td", { class: "n" }, duration(holder.held_for_seconds))))))))));
+      ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)), holderTable(each.holders))));
     if (range) top.querySelector(`[data-range="${CSS.escape(range)}"]`)?.focus({ preventScroll: true });
     if (pressed) top.querySelector(`[data-verb="${CSS.escape(pressed)}"]`)?.focus({ preventScroll: true });
   }
@@ -265,22 +269,24 @@ function limitView(id) {
 }
 function tenantTable(tenants) {
   const heads = [["Tenant"], ["Weight", "n"], ["Units", "n"], ["Share", "n"], ["Longest wait", "n"]];
-  return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
-    h("tbody", {}, ...tenants.map((each) => h("tr", {}, h("td", {}, h("span", { class: "name" }, each.tenant || "(no name)")),
-      cell("Weight", { class: "n" }, `${each.weight}`), cell("Units", { class: "n" }, count(each.units)), cell("Share", { class: "n" }, `${Math.round(each.units_ratio * 100)} %`),
-      cell("Longest wait", { class: "n" }, duration(each.longest_wait_seconds || null) || "none"))))));
+  return table(heads, tenants.map((each) => h("tr", {}, h("td", {}, h("span", { class: "name" }, each.tenant || "(no name)")),
+    cell("Weight", { class: "n" }, `${each.weight}`), cell("Units", { class: "n" }, count(each.units)), cell("Share", { class: "n" }, `${Math.round(each.units_ratio * 100)} %`),
+    cell("Longest wait", { class: "n" }, duration(each.longest_wait_seconds || null) || "none"))));
 }
 function waitingTable(jobs) {
-  return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Deferrals"), h("th", { scope: "col", class: "n" }, "Waits for"))),
-    h("tbody", {}, ...jobs.map((each) => h("tr", {}, h("td", {}, h("a", { href: `#/job/${encodeURIComponent(each.job)}`, class: "data waits" }, each.job)), h("td", { class: "n" }, count(each.deferrals)), h("td", { class: "n" }, duration(each.waits_for_seconds)))))));
+  return table([["Job"], ["Deferrals", "n"], ["Waits for", "n"]], jobs.map((each) => h("tr", {}, h("td", {}, h("a", { href: `#/job/${encodeURIComponent(each.job)}`, class: "data waits" }, each.job)),
+    h("td", { class: "n" }, count(each.deferrals)), h("td", { class: "n" }, duration(each.waits_for_seconds)))), null);
+}
+function holderTable(holders) {
+  return table([["Job"], ["Slots", "n"], ["Held for", "n"]], holders.map((each) => h("tr", {}, h("td", { class: "data" }, each.job || "(not a job)"),
+    h("td", { class: "n" }, String(each.slots)), h("td", { class: "n" }, duration(each.held_for_seconds)))), null);
 }
 function keyTable(keys) {
   if (!keys.length) return h("p", { class: "quiet" }, "None.");
   const heads = [["Key"], ["Now", "n"], ["Waiting", "n"], ["Clears in", "n"], ["Units, last minute", "n"], ["Denials, last minute", "n"]];
-  return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
-    h("tbody", {}, ...keys.map((key) => h("tr", {}, h("td", {}, h("span", { class: "name" }, key.key || "(empty)"), key.paused_for_seconds !== null && h("span", { class: "tag paused" }, `paused for ${duration(key.paused_for_seconds)}`), key.slowed !== null && h("span", { class: "tag short" }, `slowed down ${key.slowed.text}`)),
-      cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Clears in", { class: "n" }, duration(key.last_starts_in_seconds)),
-      cell("Units, last minute", { class: "n" }, count(minute(key, "units"))), cell("Denials, last minute", { class: "n" }, count(minute(key, "denials"))))))));
+  return table(heads, keys.map((key) => h("tr", {}, h("td", {}, h("span", { class: "name" }, key.key || "(empty)"), key.paused_for_seconds !== null && h("span", { class: "tag paused" }, `paused for ${duration(key.paused_for_seconds)}`), key.slowed !== null && h("span", { class: "tag short" }, `slowed down ${key.slowed.text}`)),
+    cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Clears in", { class: "n" }, duration(key.last_starts_in_seconds)),
+    cell("Units, last minute", { class: "n" }, count(minute(key, "units"))), cell("Denials, last minute", { class: "n" }, count(minute(key, "denials"))))));
 }
 /** All keys of a limit, in pages. A search sends requests of a bounded size until a page is full. */
 function keysPane(id) {
@@ -337,17 +343,14 @@ function changesView() {
     const mine = ++turn, data = await read("api/changes", {});
     if (mine !== turn) return;
     rules.replaceChildren(data.rules.length ? rulesTable(data.rules) : h("p", { class: "quiet" }, "Every limit is as declared."));
-    history.replaceChildren(data.changes.length ? h("div", { class: "scroll" }, h("table", { class: "cards" },
-      h("thead", {}, h("tr", {}, ...["When", "By", "Limit", "Change"].map((text) => h("th", { scope: "col" }, text)))),
-      h("tbody", {}, ...data.changes.map((each) => h("tr", {}, h("td", {}, when(each.at)), cell("By", { class: "data" }, each.by), cell("Limit", { class: "name" }, each.limit, each.part === null ? "" : ` (${each.part})`),
-        cell("Change", { class: "data wide" }, each.text)))))) : h("p", { class: "quiet" }, "There were no changes."));
+    history.replaceChildren(data.changes.length ? table([["When"], ["By"], ["Limit"], ["Change"]], data.changes.map((each) => h("tr", {}, h("td", {}, when(each.at)), cell("By", { class: "data" }, each.by),
+      cell("Limit", { class: "name" }, each.limit, each.part === null ? "" : ` (${each.part})`), cell("Change", { class: "data wide" }, each.text)))) : h("p", { class: "quiet" }, "There were no changes."));
   }
   return { refresh };
 }
 function rulesTable(rules) {
-  return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...["Limit", "Rule", "Since", ""].map((text) => h("th", { scope: "col" }, text)))),
-    h("tbody", {}, ...rules.map((rule) => h("tr", {}, h("td", { class: "name" }, rule.limit), cell("Rule", { class: "data wide" }, rule.text),
-      cell("Since", {}, when(rule.since)), h("td", {}, about.control && h("button", { type: "button", "data-verb": `end ${rule.id}`, onclick: () => change("end", rule) }, "End…")))))));
+  return table([["Limit"], ["Rule"], ["Since"], [""]], rules.map((rule) => h("tr", {}, h("td", { class: "name" }, rule.limit), cell("Rule", { class: "data wide" }, rule.text),
+    cell("Since", {}, when(rule.since)), h("td", {}, about.control && h("button", { type: "button", "data-verb": `end ${rule.id}`, onclick: () => change("end", rule) }, "End…")))));
 }
 
 // --- changing things -------------------------------------------------------------------------------------------
@@ -367,7 +370,7 @@ function change(verb, row) {
   const inputs = h("div", {}, present,
     verb === "set" && field("rate", row.is_concurrency ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true, value: rateIn(row.definition) })),
     verb === "set" && row.definition.startsWith("token-bucket") && field("burst", "Burst (empty: as declared)", h("input", { type: "number", min: 1 })),
-    verb === "scale" && field("factor", row.is_concurrency ? "Factor, like 0.5" : "Factor, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
+    verb === "scale" && field("factor", "Factor, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
     (verb === "pause" || verb === "reset") && row.has_keys && field("key", "Key (empty: every key)", h("input", {})),
     !["end", "reset"].includes(verb) && field("for", "How long", lasts()),
     field("by", "Your name, for the history", h("input", { required: true, maxlength: 100, autocomplete: "name", value: store.get("by") ?? "" })));
@@ -458,8 +461,7 @@ async function refreshNow() {
       alert.hidden = false;
     }
   }
-  clearTimeout(timer);
-  timer = setTimeout(() => (held || document.hidden ? later() : refreshNow()), EVERY_MS);
+  later();
 }
 function later() { clearTimeout(timer); timer = setTimeout(() => (held || document.hidden ? later() : refreshNow()), EVERY_MS); }
 function hold() {
