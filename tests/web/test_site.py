@@ -74,17 +74,6 @@ def test_limits_can_be_sorted_and_filtered(limiter: Limiter, report: Callable[[]
     assert page("/api/limits?order=nonsense").status == 400
 
 
-def test_jobs_and_units_are_not_confused(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """If jobs cost many units, the estimated number of waiting jobs is shown beside the units."""
-    tokens = TokenBucket("tokens", "600/minute", burst=600, cost=100)
-    for number in range(10):
-        limiter.acquire(tokens, job=Job(id=str(number)))
-    report()
-    row = _limit(page, "tokens")
-    assert 3 <= row["waiting_jobs"] <= 6
-    assert row["last_minute"]["units"] == 600
-
-
 def test_settled_units_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
     """For a job that used less than it was charged, the numbers and the charts show what it used."""
     tokens = TokenBucket("tokens", "600/minute", burst=600, cost=lambda job: 100)
@@ -223,13 +212,6 @@ def test_the_first_waiting_jobs_are_shown(
     assert [job["job"] for job in shown["jobs"]] == ["job-2", "job-3", "job-4"]
 
 
-def test_no_waiting_jobs_are_shown_if_none_wait(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """A limit that has only granted shows no waiting job."""
-    limiter.acquire(API)
-    report()
-    assert page(f"/api/limit?id={_limit(page, API.name)['id']}").data["waiting"] == []
-
-
 def test_workflows_that_hold_slots_are_shown(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:
@@ -272,21 +254,6 @@ def test_keys_are_found_by_their_digest_or_name(
     assert hidden(f"/api/keys?id={id}&cursor=x").status == 400
 
 
-def test_a_page_explains_why_a_job_waits(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """
-    The page shows the limit, the start of the wait, the job's deferrals, its turn and the number of jobs before it.
-    Another job is not known.
-    """
-    _flood(limiter, 6)
-    report()
-    job = page("/api/job?id=job-4").data
-    assert (job["state"], job["limit"], job["deferrals"], job["reason"]) == ("waiting", "partner-api", 1, "exhausted")
-    assert (job["jobs_before"], job["waiting_jobs"], job["used"], job["capacity"]) == (2, 4, 2, 2)
-    assert job["starts_at"] - job["now"] > 60
-    assert page("/api/job?id=another").data["state"] == "unknown"
-    assert page("/api/job").status == 400
-
-
 def test_rules_and_their_history_are_shown(
     redis_url: str, limiter: Limiter, report: Callable[[], None], page: _Page
 ) -> None:
@@ -306,21 +273,6 @@ def test_rules_and_their_history_are_shown(
     assert [(change["verb"], change["by"]) for change in data["changes"]] == [("set", "ann"), ("pause", "ann")]
     assert _limit(page, "tenants")["rules"][0]["part"] == pause["part"]
     assert "smith" not in page("/api/changes").body.decode()
-
-
-def test_a_rule_that_workers_refuse_is_marked(
-    redis_url: str, limiter: Limiter, report: Callable[[], None], page: _Page
-) -> None:
-    """A rate that a limit of this kind cannot apply changes nothing. The page shows the rule with the reason."""
-    with Control(patient(redis_url), by="ann") as control:
-        control.set("partner-api", 50)  # not refused: no worker has used the limit yet
-        control.set("reports-db", 3)
-    limiter.acquire(API)
-    limiter.acquire(SLOTS)
-    report()
-    (warning,) = _limit(page, "partner-api")["warnings"]
-    assert warning.startswith("workers do not apply 'set to 50 by ann': ")
-    assert _limit(page, "reports-db")["warnings"] == []
 
 
 def test_the_load_on_the_store_does_not_depend_on_the_number_of_browsers(redis_url: str, page: _Page) -> None:
@@ -394,37 +346,6 @@ def test_a_user_with_read_access_sees_the_page(redis_url: str, limiter: Limiter,
             client.execute_command("ACL", "DELUSER", "looks")
 
 
-def test_a_limit_shows_whether_its_backlog_shrinks(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """More jobs arrived than were granted, so the backlog grows, and has no end time."""
-    _flood(limiter)
-    report()
-    outlook = _limit(page, "partner-api")["outlook"]
-    assert (outlook["arrived_jobs"], outlook["granted_jobs"], outlook["trend"]) == (5, 2, "grows")
-    assert outlook["clears_in_seconds"] is None
-    assert outlook["text"].startswith("grows: ")
-
-
-def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(
-    limiter: Limiter, report: Callable[[], None], page: _Page
-) -> None:
-    """Jobs have waited for more than a minute, units are free, and no worker has a free thread for these jobs."""
-    roomy = TokenBucket("roomy", "600/minute", burst=1)
-    with contextlib.closing(held(limiter)) as waker:
-        _flood(limiter)
-        limiter.acquire(roomy)
-        for number in range(3):
-            assert not ask(limiter, waker, roomy, job=Job(id=f"job-{number}"), waited_s=90)
-        report()
-        row = wait_until(
-            lambda: [row for row in [_limit(page, "roomy")] if row["outlook"]["limit_has_room"]],
-            description="the page says that the limit has room",
-        )[0]
-        assert (row["waiting_jobs"], row["used"]) == (3, 0)
-        assert "the workers are the bottleneck" in row["outlook"]["text"]
-        assert page(f"/api/limit?id={row['id']}").data["outlook"]["limit_has_room"] is True
-        assert _limit(page, API.name)["outlook"]["limit_has_room"] is False, "all its units are used"
-
-
 @pytest.mark.parametrize(
     ("path", "kind"), [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")]
 )
@@ -451,17 +372,13 @@ def test_an_unavailable_store_is_one_line(make_site: Callable[..., _Page]) -> No
 
 
 def test_unknown_addresses_and_methods_are_refused(page: _Page) -> None:
-    """Unknown addresses get 404, and unknown methods 405, as JSON."""
+    """Unknown addresses get 404, unknown methods 405, and a request for a job without its id 400, as JSON."""
     assert page("/nothing").status == 404
     assert page("/../app.js").status == 404
     assert page("/api/limits", method="POST").status == 405
     assert page("/api/control").status == 405
+    assert page("/api/job").status == 400
     assert page("/api/about", method="HEAD") == (200, page("/api/about").headers, b"")
-
-
-def test_a_mounted_page_redirects_to_the_address_with_a_slash(page: _Page) -> None:
-    """The files of the page are found below that address."""
-    assert page("", root="/limits").headers["location"] == "/limits/"
 
 
 @pytest.mark.parametrize(
@@ -478,13 +395,6 @@ def test_a_wrong_configuration_is_refused_at_once(store: Any, options: Any, mess
     """A store in memory, a token that can be guessed, and control without a token are refused."""
     with pytest.raises(ConfigurationError, match=message):
         Site(store, **options)
-
-
-def test_the_page_shows_the_name_of_its_store(make_site: Callable[..., _Page], redis_url: str) -> None:
-    """The host and the database are behind the title that the operator chose."""
-    place = redis_url.partition("://")[2].partition("?")[0]
-    assert make_site()("/api/about").data["store"] == place
-    assert make_site(title="staging")("/api/about").data["store"] == f"staging ({place})"
 
 
 def test_a_limit_can_show_its_keys(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
@@ -551,28 +461,3 @@ def test_use_is_blue_and_warnings_are_orange(page: _Page) -> None:
     rules = dict(re.findall(r"\.([\w-]+) \{ (?:color|fill): var\(--(\w+)\); \}", style))
     found = {name: rules[name] for name in ("f-bar", "f-calm", "short", "f-short")}
     assert found == {"f-bar": "bar", "f-calm": "calm", "short": "short", "f-short": "warm"}
-
-
-def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """
-    Held and redelivered jobs are counted. A job's page has its exact position, even if its denial was not reported.
-    """
-    waker = held(limiter)
-    limiter.acquire(API, job=Job(id="old-0"))
-    for number in range(3):
-        limiter.acquire(API, job=Job(id=f"old-{number}"))
-        ask(limiter, waker, API, job=Job(id=f"job-{number}"))
-    report()
-    row = wait_until(
-        lambda: [row for row in [_limit(page, "partner-api")] if row["oldest_wait_seconds"] > 0.5],
-        description="the first job waits",
-    )[0]
-    assert (row["waiting_jobs"], row["waiting_units"]) == (5, 5)
-    job = page("/api/job?id=job-2").data
-    assert (job["state"], job["jobs_before"], job["owner_answers"]) == ("waiting", 4, True)
-    limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
-    ask(limiter, waker, API, job=Job(id="unreported"))
-    limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
-    job = page("/api/job?id=unreported").data
-    assert (job["limit"], job["jobs_before"], job["decided_at"]) == ("partner-api", 5, None)
-    waker.close()
