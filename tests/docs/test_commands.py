@@ -61,12 +61,13 @@ def test_the_pages_install_from_a_checkout_only() -> None:
 
 @pytest.mark.parametrize("name", ["", *cli.commands])
 def test_the_help_of_a_command_is_its_manual(name: str) -> None:
-    """The help describes the command, its options and its exit codes, and gives examples that can be parsed."""
+    """The help describes the command, its options, variables and exit codes, and has examples that can be parsed."""
     command = cli.commands[name] if name else cli
     with command.make_context(name, [], resilient_parsing=True) as context:
         text = command.get_help(context)
     assert "Exit codes:" in text
-    assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    assert all(option.help and (option.show_envvar or not option.envvar) for option in options)
     examples = re.findall(r"^ +throttlekit ((?:\S+ )*?\S+)(?: {2,}.*)?$", text.partition("Examples:")[2], re.MULTILINE)
     assert examples
     for example in examples:
