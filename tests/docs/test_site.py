@@ -29,7 +29,10 @@ from support.waiting import wait_until
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: it is in the group docs")
 pytest.importorskip("selenium", reason="selenium is not installed: it is in the group test")
 
-_SIZES = {"desktop": (1280, 900), "phone": (390, 780)}
+_LOOKS = {"desktop": (1280, 900), "dark": (1280, 900), "phone": (390, 780)}
+"""The size of the screen in each look."""
+_LOADED = "return document.readyState === 'complete' && [...document.images].every((image) => image.complete)"
+_MISSING = "return [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src)"
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -61,31 +64,33 @@ def browser() -> Iterator[Any]:
         yield started
 
 
-@pytest.mark.parametrize("look", ["desktop", "phone", "dark"])
 @pytest.mark.parametrize("page", ["", "tutorial/", "choosing/", "api-limiter/"])
-def test_a_page_fits_the_screen(site: str, browser: Any, page: str, look: str) -> None:
-    """Nothing is wider than the screen, no image is missing, no error is logged, and no other host is requested."""
-    size(browser, *_SIZES.get(look, _SIZES["desktop"]), phone=look == "phone", dark=look == "dark")
+def test_a_page_fits_the_screen(site: str, browser: Any, page: str) -> None:
+    """
+    On a desktop, in dark mode and on a phone, nothing is wider than the screen, no image is missing, no error is
+    logged, and no other host is requested.
+    """
     browser.get("about:blank")
     for log in ("browser", "performance"):
         browser.get_log(log)
+    size(browser, *_LOOKS["desktop"])
     browser.get(site + page)
-    loaded = "return document.readyState === 'complete' && [...document.images].every((image) => image.complete)"
-    wait_until(lambda: browser.execute_script(loaded), description="the page is loaded")
-    assert browser.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
-    missing = "return [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src)"
-    assert browser.execute_script(missing) == []
+    for look, screen in _LOOKS.items():
+        size(browser, *screen, phone=look == "phone", dark=look == "dark")
+        wait_until(lambda: browser.execute_script(_LOADED), description="the page is loaded")
+        assert browser.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0, look
+        assert browser.execute_script(_MISSING) == [], look
+        if page == "" and look == "desktop":
+            picture(browser, "docs")
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     requested = {each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"}
     assert {urlsplit(url).hostname for url in requested} <= {"127.0.0.1", None}
-    if page == "" and look == "desktop":
-        picture(browser, "docs")
 
 
 def test_a_chosen_framework_is_selected_on_every_page(site: str, browser: Any) -> None:
     """A reader selects Celery once, and the next page shows it first."""
-    size(browser, *_SIZES["desktop"])
+    size(browser, *_LOOKS["desktop"])
     browser.get(site)
     click = "[...document.querySelectorAll('.tabbed-labels > label')].find((each) => each.innerText === 'Celery')"
     wait_until(lambda: browser.execute_script(f"return Boolean({click})"), description="there are tabs")
