@@ -56,16 +56,6 @@ def with_sitecustomize(tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
     return made
 
 
-def test_without_a_terminal_the_demo_prints_a_plain_line_every_second(run_demo: Demo) -> None:
-    """A line has the answers, the 429s, the remaining jobs and a bar, but no escape sequences. The calls add up."""
-    outcome = run_demo("--jobs", "30", "--workers", "1")
-    seconds = re.findall(r"^ +(\d+) s +(\d+) answered +0 × 429 +\d+ left {2}█*$", outcome.stdout, re.MULTILINE)
-    assert [int(number) for number, _ in seconds] == [*range(1, len(seconds) + 1)]
-    assert len(seconds) >= 2
-    assert sum(int(calls) for _, calls in seconds) == 30
-    assert "\x1b" not in outcome.stdout
-
-
 def test_in_a_terminal_a_progress_bar_is_live(run_in_terminal: Callable[..., tuple[int, str]]) -> None:
     """The bar is redrawn in place and removed before the account is printed, and the cursor is shown again."""
     code, written = run_in_terminal("--jobs", "30", "--workers", "1")

@@ -41,12 +41,18 @@ def text_of(framework: str, name: str = "tasks.py") -> str:
 def test_every_job_runs_once_within_the_bound(run_demo: Demo, demo_folder: Path, framework: str) -> None:
     """
     On two real workers and a real Redis, all jobs run once, with no 429 and in order. There are so few jobs that the
-    use of the limit is not judged: it depends on the machine. Nothing is left in the temporary folder.
+    use of the limit is not judged: it depends on the machine. Nothing is left in the temporary folder. Without a
+    terminal, each second is a plain line with the answers, the 429s, the jobs left and a bar.
     """
     outcome = run_demo("--framework", framework, "--jobs", "28", "--workers", "2")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert re.search(r"^429s +0 of 28 calls +none: kept *$", outcome.stdout, re.MULTILINE)
     assert re.search(r"^jobs done +28 of 28 +all: kept *$", outcome.stdout, re.MULTILINE)
+    seconds = re.findall(r"^ +(\d+) s +(\d+) answered +0 × 429 +\d+ left {2}█*$", outcome.stdout, re.MULTILINE)
+    assert [int(number) for number, _ in seconds] == [*range(1, len(seconds) + 1)]
+    assert len(seconds) >= 2
+    assert sum(int(calls) for _, calls in seconds) == 28
+    assert "\x1b" not in outcome.stdout
     assert list(demo_folder.iterdir()) == []
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -379,16 +377,3 @@ def test_a_denied_request_is_no_deferred_job(redis_url: str) -> None:
     assert [each.reason for each in (exhausted, paused, away)] == ["exhausted", "paused", "store unavailable"]
     assert {each.key for each in (exhausted, paused, away)} == {"1"}
     assert deferred == []
-
-
-@pytest.mark.parametrize(
-    ("framework", "module"), [("fastapi", "fastapi"), ("django", "django.http"), ("flask", "flask")]
-)
-def test_a_missing_framework_is_named(framework: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the extra that installs the framework."""
-    package = f"throttlekit_{framework}"
-    for name in [each for each in sys.modules if each.partition(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=rf"pip install 'throttlekit-jobs\[{framework}\]'"):
-        importlib.import_module(package)

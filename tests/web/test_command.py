@@ -7,17 +7,22 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from support.web import call_wsgi
 from throttlekit_cli._commands import cli
+from throttlekit_web import Site
+from throttlekit_web._wsgi import serve_wsgi
 
 pytest.importorskip("waitress")
 
@@ -25,9 +30,9 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no pro
 
 
 @contextlib.contextmanager
-def _serving(url: str, *options: str) -> Iterator[tuple[str, str]]:
-    """The address and the token that the command prints. The command is stopped with Ctrl-C, and must exit with 0."""
-    command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", url, "--port", "0", *options]
+def _serving(url: str) -> Iterator[str]:
+    """The address that the command prints. The command is stopped with Ctrl-C, and must exit with 0."""
+    command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", url, "--port", "0"]
     ours = subprocess.Popen(  # a shell that runs the tests in the background has them ignore Ctrl-C
         command, env=dict(os.environ), stdout=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -36,9 +41,9 @@ def _serving(url: str, *options: str) -> Iterator[tuple[str, str]]:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.fullmatch(r"throttlekit web: (http://127\.0\.0\.1:\d+/)(?:#token=([\w-]+))?\n", line)
+            found = re.fullmatch(r"throttlekit web: (http://127\.0\.0\.1:\d+/)\n", line)
             assert found, line
-            yield found[1], found[2] or ""
+            yield found[1]
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
         finally:
@@ -52,8 +57,7 @@ def _get(address: str, **headers: str) -> Any:
 
 def test_the_page_is_served_until_ctrl_c(redis_url: str) -> None:
     """By default, the page is available on this machine only, without a token and without control."""
-    with _serving(redis_url) as (address, token):
-        assert token == ""
+    with _serving(redis_url) as address:
         assert b"<title>throttlekit</title>" in _get(address)
         assert json.loads(_get(f"{address}api/limits"))["limits"] == []
         place = redis_url.partition("://")[2].partition("?")[0]
@@ -63,15 +67,23 @@ def test_the_page_is_served_until_ctrl_c(redis_url: str) -> None:
             _get(address, Host="evil.example")
 
 
-def test_control_creates_a_token(redis_url: str) -> None:
+def test_control_creates_a_token(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command creates a token and prints it in the address. Without the token no data is sent."""
-    with _serving(redis_url, "--allow-control", "--title", "production") as (address, token):
-        assert len(token) >= 32
-        about = json.loads(_get(f"{address}api/about", Authorization=f"Bearer {token}"))
-        assert about["store"].startswith("production (")
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            _get(f"{address}api/limits")
-        assert json.loads(_get(f"{address}api/limits", Authorization=f"Bearer {token}"))["limits"] == []
+    served: list[Site] = []
+
+    def serve(site: Site, host: str, port: int, started: Callable[[int], None]) -> None:
+        served.append(site)
+        started(port)
+
+    monkeypatch.setattr("throttlekit_web._serve.serve", serve)
+    done = CliRunner().invoke(cli, ["web", "--url", redis_url, "--allow-control", "--title", "production"])
+    found = re.fullmatch(r"throttlekit web: http://127\.0\.0\.1:8321/#token=([\w-]{32,})\n", done.stdout)
+    assert found, done.output
+    with contextlib.closing(served[0]) as site:
+        page, own = partial(call_wsgi, serve_wsgi(site)), {"host": "localhost", "authorization": f"Bearer {found[1]}"}
+        assert page("/api/about", **own).data["store"].startswith("production (")
+        assert page("/api/limits", host="localhost").status == 401
+        assert page("/api/limits", **own).data["limits"] == []
 
 
 @pytest.mark.parametrize(
@@ -100,10 +112,10 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_taken_port_is_one_line(redis_url: str) -> None:
     """If the port is taken, the exit code is 2, and one line names what to do."""
-    with _serving(redis_url) as (address, _):
-        port = address.rstrip("/").rpartition(":")[2]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", redis_url, "--port", port]
-        done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Name another with --port" in done.stderr
     assert "Traceback" not in done.stderr
