@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from throttlekit_cli._main import describe_missing
+from throttlekit_cli._extras import describe_missing
 
 __all__ = ["CommandFailed", "require", "store_errors", "title_option", "url_option"]
 

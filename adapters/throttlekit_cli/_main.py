@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 
-__all__ = ["describe_missing", "main"]
+from throttlekit_cli._extras import describe_missing
+
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "throttlekit") -> None:
@@ -23,9 +24,3 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "throttlekit"
     from throttlekit_cli._commands import cli
 
     cli(arguments, prog_name=program)
-
-
-def describe_missing(packages: Sequence[str], extra: str = "cli") -> str | None:
-    """Return one line with the missing *packages* and the *extra* that installs them, or None if none is missing."""
-    absent = [name for name in packages if importlib.util.find_spec(name) is None]
-    return f"this needs {', '.join(absent)}: pip install 'throttlekit-jobs[{extra}]'" if absent else None
