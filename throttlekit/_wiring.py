@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim, ClaimResolver, Decider, Layer
+from throttlekit._engine.claims import Claim, ClaimResolver, Decider
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
@@ -27,7 +26,6 @@ from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every
 from throttlekit._util.threads import Threads
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.base import Slowing, Store, is_same_address
 from throttlekit.stores.breaker import CircuitBreaker
 from throttlekit.stores.memory import MemoryStore
@@ -53,16 +51,16 @@ class Wiring:
         stores: The stores that hold the counts: the store of the fleet, and the memory of this process.
         pipeline: The layer that decides a call with the store.
         decider: The top layer, which decides every call or passes it down to the pipeline.
-        prefetcher: The layer that keeps prefetched units. None if the limiter works without prefetching.
-        prefetched: The layer that decides calls from prefetched units, or None.
+        prefetcher: The layer that keeps prefetched units.
+        prefetched: The layer that decides calls from prefetched units.
         peek_all: A function that decides many peeks together; see `Pipeline.peek_all`.
     """
 
     stores: Stores
     pipeline: Pipeline
     decider: Decider
-    prefetcher: Prefetcher | None
-    prefetched: PrefetchedCalls | None
+    prefetcher: Prefetcher
+    prefetched: PrefetchedCalls
     peek_all: Callable[[Sequence[Call]], list[Decision | Exception]]
 
 
@@ -72,9 +70,6 @@ def _call(_: str, wake: Callable[[], None]) -> None:
 
 class Wired:
     """The base of `Limiter`: its layers, stacked, and the methods that adapters call."""
-
-    _without: ClassVar[frozenset[str]] = frozenset()
-    """The optional layers that a limiter of this class does not have: "fleet", "prefetch", "breaker"."""
 
     def __init__(
         self,
@@ -86,8 +81,7 @@ class Wired:
         hooks = plugin_manager(plugins)
         made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
         made = with_groups(made, stores, hooks)
-        guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
-        counted = Stores(guarded, MemoryStore())
+        counted = Stores(CircuitBreaker(made), MemoryStore())
         self.events = EventDispatcher(hooks)
         self.threads = Threads()
         self.fleet: Fleet | None = None
@@ -99,25 +93,24 @@ class Wired:
         self._wiring = self._stack(counted)
 
     def _stack(self, stores: Stores) -> Wiring:
-        """Stack the layers, the lowest first. Each optional layer can be left out; the others work without it."""
-        layer: Layer = SharedLayer(stores)
-        prefetcher = None if "prefetch" in self._without else Prefetcher(layer)
-        layer = InProcessLayer(stores, prefetcher or layer)
-        if stores.shared.shared and "fleet" not in self._without:
+        """Stack the layers, the lowest first. Only a limiter with a shared store has the layer of live control."""
+        prefetcher = Prefetcher(SharedLayer(stores))
+        layer = InProcessLayer(stores, prefetcher)
+        if stores.shared.shared:
             from throttlekit.fleet.fleet import Fleet  # costly to import, and a limiter in memory does not need it
 
             self.fleet = Fleet(stores.shared, self)
             self._resolver.weight_of = self.fleet.overrides.weight_of
         count = None if self.fleet is None else self.fleet.count
         pipeline = Pipeline(stores, layer, self._resolver, self.events, count)
-        prefetched = None if prefetcher is None else PrefetchedCalls(prefetcher, self.events, pipeline)
-        decider: Decider = prefetched or pipeline
+        prefetched = PrefetchedCalls(prefetcher, self.events, pipeline)
+        decider: Decider = prefetched
         peek_all = pipeline.peek_all
         if self.fleet is not None:
-            self.fleet.take_grants = None if prefetcher is None else prefetcher.take_grants
+            self.fleet.take_grants = prefetcher.take_grants
             from throttlekit.fleet.override_layer import OverrideLayer
 
-            decider = overridden = OverrideLayer(self.fleet, pipeline, decider)
+            decider = overridden = OverrideLayer(self.fleet, pipeline, prefetched)
             peek_all = overridden.peek_all
         return Wiring(stores, pipeline, decider, prefetcher, prefetched, peek_all)
 
@@ -246,7 +239,7 @@ class Wired:
         Raises:
             StoreUnavailable: The store did not answer. Limits of scope "process" are paused nevertheless.
         """
-        with self._nothing_prefetched([each.claim.bucket for each in claims]):
+        with self._wiring.prefetcher.without([each.claim.bucket for each in claims]):
             for store, part in self._wiring.stores.each(claims):
                 store.pause([each.claim for each in part], for_us, emptied=emptied)
 
@@ -281,7 +274,7 @@ class Wired:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        with self._nothing_prefetched([each.bucket for _, each in slowings]):
+        with self._wiring.prefetcher.without([each.bucket for _, each in slowings]):
             self._wiring.stores.slow(slowings)
 
     def __reduce__(self) -> NoReturn:
@@ -292,14 +285,6 @@ class Wired:
         self._registry.check(call)
         tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
         return [each for tier in tiers for each in self.claims(call.on([tier]))]
-
-    def _has_overrides(self) -> bool:
-        return self.fleet is not None and self.fleet.has_overrides()
-
-    def _nothing_prefetched(self, buckets: list[str]) -> AbstractContextManager[None]:
-        """Drop the prefetched units of *buckets* now, and again at the end of the context."""
-        prefetcher = self._wiring.prefetcher
-        return nullcontext() if prefetcher is None else prefetcher.without(buckets)
 
 
 def wiring_of(limiter: Wired) -> Wiring:

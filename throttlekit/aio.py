@@ -94,8 +94,7 @@ class AsyncLimiter:
         call, wiring = Call(limits, job, key, cost, delivery), wiring_of(self._limiter)
         if await self._has_overrides():
             return await self._run_to_end(partial(wiring.decider.acquire, call))
-        spent = None if wiring.prefetched is None else wiring.prefetched.spend(call)
-        if spent is not None:
+        if (spent := wiring.prefetched.spend(call)) is not None:
             return spent
         attempt = wiring.pipeline.attempt(call)
         question = self._put(attempt)
