@@ -240,7 +240,7 @@ class Wired:
             StoreUnavailable: The store did not answer. Limits of scope "process" are paused nevertheless.
         """
         with self._wiring.prefetcher.without([each.claim.bucket for each in claims]):
-            for store, part in self._wiring.stores.each(claims):
+            for store, part in self._wiring.stores.split(claims, lambda each: each.in_process):
                 store.pause([each.claim for each in part], for_us, emptied=emptied)
 
     def refuse(

@@ -261,8 +261,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/_engine/stores.py": [
         (
-            "        parts = [Part(self._stores.in_process, own)]",
-            "        parts = [Part(self._stores.in_process, [])]",
+            "[Part(self._stores.in_process, own)], rest",
+            "[Part(self._stores.in_process, [])], rest",
             ["tests/unit/core/test_scopes.py::test_process_limit_makes_no_request"],
         ),
         (

@@ -21,10 +21,11 @@ from throttlekit._core.wait_control import Charge
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.stores.base import Request
+from throttlekit.stores.parts import Part, decide_in_parts
 
 __all__ = [
-    "Attempt", "Claim", "ClaimResolver", "Decider", "Layer", "Plugins", "Rest", "build_request", "decision_from",
-    "under",
+    "Attempt", "Claim", "ClaimResolver", "Decider", "Layer", "Plugins", "build_request", "decide_parts",
+    "decision_from", "under",
 ]  # fmt: skip
 
 _DAY_NS = 86_400_000_000_000
@@ -112,18 +113,27 @@ class Layer(Protocol):
         ...
 
 
-class Rest:
+def decide_parts(
+    attempt: Attempt, parts: Sequence[Part], rest: Sequence[int], decide: Callable[[Attempt], Answer]
+) -> Answer:
+    """Decide *parts* of *attempt* first, and then, if they all grant, the claims with the numbers *rest*."""
+    last = [Part(_Rest(attempt, rest, decide), rest)] if rest else []
+    request = attempt.request
+    return decide_in_parts([*parts, *last], request.claims, request.requester, attempt=request.attempt, in_order=True)
+
+
+class _Rest:
     """The claims of an attempt that the layer below decides, with the methods of a store. It is always decided last."""
 
-    def __init__(self, attempt: Attempt, numbers: Sequence[int], layer: Layer) -> None:
-        self._attempt, self._numbers, self._layer = attempt, numbers, layer
+    def __init__(self, attempt: Attempt, numbers: Sequence[int], decide: Callable[[Attempt], Answer]) -> None:
+        self._attempt, self._numbers, self._decide = attempt, numbers, decide
 
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         mine = [self._attempt.claims[number] for number in self._numbers]
         request = Request(claims, requester, attempt)
-        return self._layer.decide(self._attempt._replace(claims=mine, request=request))
+        return self._decide(self._attempt._replace(claims=mine, request=request))
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         """Do nothing. The last part is charged only after all others have granted, so it has nothing to return."""

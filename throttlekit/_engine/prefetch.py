@@ -19,11 +19,11 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.local_quota import LocalQuota, PrefetchQuota
 from throttlekit._core.wait_control import Charge
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Attempt, Claim, Decider, Layer, Rest, decision_from
+from throttlekit._engine.claims import Attempt, Claim, Decider, Layer, decide_parts, decision_from
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.stores.base import Request
-from throttlekit.stores.parts import Part, decide_in_parts
+from throttlekit.stores.parts import Part
 
 __all__ = ["PrefetchedCalls", "Prefetcher"]
 
@@ -146,9 +146,7 @@ class Prefetcher:
                     rest.append(number)
         if not parts:
             return self.refill(attempt)
-        parts += [Part(Rest(attempt, rest, _Refill(self)), rest)] if rest else []
-        request = attempt.request
-        return decide_in_parts(parts, request.claims, request.requester, attempt=request.attempt, in_order=True)
+        return decide_parts(attempt, parts, rest, self.refill)
 
     def take_grants(self) -> list[tuple[Limit, str, int, int]]:
         """
@@ -196,7 +194,7 @@ class Prefetcher:
                     continue
                 entry = entries[number] = _entry(held, name, claim.limit)
                 # A job with a position may be granted ahead of others for its own cost only, so it prefetches nothing.
-                if not _has_waited(request) and (units := entry.quota.units_to_prefetch(claim.cost, sent_us)):
+                if not request.requester.denials and (units := entry.quota.units_to_prefetch(claim.cost, sent_us)):
                     taking[number] = units
                     entry.quota.begin(sent_us)
         if taking:
@@ -287,22 +285,8 @@ class _Spent:
             self._entry.quota.put_back(self._cost, self._until_us)
 
 
-class _Refill:
-    """A layer that passes the attempt down and prefetches units; see `Prefetcher.refill`."""
-
-    def __init__(self, prefetcher: Prefetcher) -> None:
-        self._prefetcher = prefetcher
-
-    def decide(self, attempt: Attempt) -> Answer:
-        return self._prefetcher.refill(attempt)
-
-
 def _ready(quota: LocalQuota, cost: int, now_us: int, caller: Caller) -> bool:
     return quota.has(cost, now_us) if caller is Caller.PEEK else quota.spend(cost, now_us)
-
-
-def _has_waited(request: Request) -> bool:
-    return request.requester.denials > 0
 
 
 def _name(claim: Claim) -> _Name | None:

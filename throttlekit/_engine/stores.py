@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from throttlekit._core.answer import Answer, Caller, Look, Requester
 from throttlekit._core.claim import StoreClaim
@@ -13,15 +14,17 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.time_zone import DAY_US
 from throttlekit._core.wait_control import Charge, Where
 from throttlekit._core.waitlist import Wake
-from throttlekit._engine.claims import Attempt, Claim, Layer, Rest
+from throttlekit._engine.claims import Attempt, Layer, decide_parts
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.base import Correction, Request, Slowing, Store
 from throttlekit.stores.memory import MemoryStore
-from throttlekit.stores.parts import Part, decide_in_parts
+from throttlekit.stores.parts import Part
 from throttlekit.stores.returns import Returns, slots_of
 
 __all__ = ["InProcessLayer", "SharedLayer", "StoreCalendar", "Stores", "needs_calendar"]
+
+_T = TypeVar("_T")
 
 
 class StoreCalendar:
@@ -147,39 +150,38 @@ class Stores:
         """Return the store that counts *limit*."""
         return self.in_process if limit.scope == "process" else self.shared
 
-    def each(self, claims: Sequence[Claim]) -> Iterator[tuple[Store, list[Claim]]]:
-        """Yield each store with its part of *claims*, the store that always answers first."""
-        for store, own in ((self.in_process, True), (self.shared, False)):
-            part = [claim for claim in claims if claim.in_process is own]
-            if part:
-                yield store, part
+    def split(
+        self, items: Sequence[_T], is_in_process: Callable[[_T], bool]
+    ) -> Iterator[tuple[MemoryStore | StoreAccess, list[_T]]]:
+        """Yield each store with its part of *items*, the store that always answers first. Yield no empty part."""
+        own = [each for each in items if is_in_process(each)]
+        others = [each for each in items if not is_in_process(each)]
+        if own:
+            yield self.in_process, own
+        if others:
+            yield self.shared, others
 
     def slow(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None:
         """Slow limits down for a while, first those of scope "process"; see `Store.slow`."""
-        for store, own in ((self.in_process, True), (self.shared, False)):
-            part = [slowing for limit, slowing in slowings if (limit.scope == "process") is own]
-            if part:
-                store.slow(part)
+        for store, part in self.split(slowings, lambda each: each[0].scope == "process"):
+            store.slow([slowing for _, slowing in part])
 
     # Waitlists
 
     def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look:
         """Look at the waitlist of *claim*; see `Store`."""
-        return self._with_list(claim).look(claim, owner, free, ids)
+        store = self.in_process if self.in_process.has_list(claim.bucket) else self.shared
+        return store.look(claim, owner, free, ids)
 
     def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
         """Remove jobs from the waitlists of *claims*. If *keep*, the jobs keep their positions."""
-        for store in (self.in_process, self.shared):
-            part = [claim for claim in claims if self._with_list(claim) is store]
-            if part:
-                store.forget(part, ids, owner, keep=keep)
+        for store, part in self.split(claims, lambda claim: self.in_process.has_list(claim.bucket)):
+            store.forget(part, ids, owner, keep=keep)
 
     def where(self, claims: Sequence[StoreClaim], id: str) -> Where | None:
         """Find where a job waits; see `Store`."""
-        for store in (self.in_process, self.shared):
-            part = [claim for claim in claims if self._with_list(claim) is store]
-            found = store.where(part, id) if part else None
-            if found is not None:
+        for store, part in self.split(claims, lambda claim: self.in_process.has_list(claim.bucket)):
+            if (found := store.where(part, id)) is not None:
                 return found._replace(claim=claims.index(part[found.claim]))
         return None
 
@@ -198,9 +200,6 @@ class Stores:
                 each()
 
         return end
-
-    def _with_list(self, claim: StoreClaim) -> MemoryStore | StoreAccess:
-        return self.in_process if self.in_process.has_list(claim.bucket) else self.shared
 
     def settle(self, decision: Decision, actual: int, limit: Limit | None) -> Decision:
         """Correct the charges of *decision*; see `Limiter.settle`. One round trip at most."""
@@ -244,18 +243,11 @@ class InProcessLayer:
         for claim in attempt.claims:
             if not claim.plain:
                 if claim.in_process:
-                    return self._in_parts(attempt)
+                    own = [number for number, each in enumerate(attempt.claims) if each.in_process]
+                    rest = [number for number, each in enumerate(attempt.claims) if not each.in_process]
+                    return decide_parts(attempt, [Part(self._stores.in_process, own)], rest, self._below.decide)
                 special = True
         return self._below.decide(attempt) if special else self._stores.decide(attempt.request)
-
-    def _in_parts(self, attempt: Attempt) -> Answer:
-        own = [number for number, claim in enumerate(attempt.claims) if claim.in_process]
-        rest = [number for number, claim in enumerate(attempt.claims) if not claim.in_process]
-        parts = [Part(self._stores.in_process, own)]
-        if rest:
-            parts.append(Part(Rest(attempt, rest, self._below), rest))
-        request = attempt.request
-        return decide_in_parts(parts, request.claims, request.requester, attempt=request.attempt, in_order=True)
 
 
 class SharedLayer:
