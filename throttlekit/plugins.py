@@ -14,6 +14,7 @@ from typing import TypeAlias, get_args
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import check_source, from_job, safe_repr
+from throttlekit._engine.events import limits_in
 from throttlekit.errors import ConfigurationError
 from throttlekit.hookspecs import Finished, OnStoreFailure, Settled, Started, StoreFailing, hookimpl
 
@@ -137,8 +138,4 @@ class RunLog:
 
 
 def _limits(limits: _Limits) -> tuple[Limit, ...]:
-    found = (limits,) if isinstance(limits, Limit) else tuple(limits)
-    for limit in found:
-        if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"{safe_repr(limit)} is not a limit")
-    return found
+    return (limits,) if isinstance(limits, Limit) else limits_in(limits)

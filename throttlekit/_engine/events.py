@@ -1,7 +1,8 @@
 """
 Dispatch events to plugins, and read the keys, costs, limits and policies that they configure.
 
-A failing plugin affects neither the job nor the other plugins. Without a listener no event is built.
+A failing plugin affects neither the job nor the other plugins. Events of decisions, settlements and bodies are built
+only if a plugin listens. All other events have a listener, because built-in plugins log them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from throttlekit.hookspecs import (
     StoreFailing,
 )
 
-__all__ = ["EventDispatcher"]
+__all__ = ["EventDispatcher", "limits_in"]
 
 _log = logging.getLogger("throttlekit")
 _T = TypeVar("_T")
@@ -75,7 +76,7 @@ class EventDispatcher:
     def limits(self, job: Job) -> tuple[Limit, ...]:
         """Return the limits that plugins add to *job*, without duplicate names."""
         added: dict[str, Limit] = {}
-        for advice in self._limits.all_of(_limits_in, job=job):
+        for advice in self._limits.all_of(limits_in, job=job):
             for limit in advice:
                 added.setdefault(limit.name, limit)
         return tuple(added.values())
@@ -145,16 +146,13 @@ class EventDispatcher:
             self._decided.emit(Decided(job, decision, own, (), round(decision.delay * 1_000_000) / 1_000_000, None))
 
     def emit_deferred(self, job: Job, decision: Decision) -> None:
-        if self._deferred.functions:
-            self._deferred.emit(Deferred(job, decision))
+        self._deferred.emit(Deferred(job, decision))
 
     def emit_started(self, job: Job, decision: Decision) -> None:
-        if self._started.functions:
-            self._started.emit(Started(job, decision))
+        self._started.emit(Started(job, decision))
 
     def emit_finished(self, job: Job, decision: Decision, outcome: Outcome, seconds: float) -> None:
-        if self._finished.functions:
-            self._finished.emit(Finished(job, decision, outcome, seconds))
+        self._finished.emit(Finished(job, decision, outcome, seconds))
 
     def emit_settled(self, before: Decision, after: Decision, actual: int) -> None:
         """Emit each limit whose charge differs between *before* and *after*."""
@@ -164,16 +162,13 @@ class EventDispatcher:
                     self._settled.emit(Settled(before, old.limit, old.cost, actual))
 
     def emit_rate_limited(self, job: Job, limit: Limit, retry_after: float, key: str = "") -> None:
-        if self._rate_limited.functions:
-            self._rate_limited.emit(RateLimitReceived(job, limit, retry_after, key))
+        self._rate_limited.emit(RateLimitReceived(job, limit, retry_after, key))
 
     def emit_shadow_denied(self, denial: Decision, job: Job | None) -> None:
-        if self._shadow_denied.functions:
-            self._shadow_denied.emit(ShadowDenied(denial, job))
+        self._shadow_denied.emit(ShadowDenied(denial, job))
 
     def slot_lost(self, decision: Decision, limit: Limit) -> None:
-        if self._slot_lost.functions:
-            self._slot_lost.emit(SlotLost(decision, limit))
+        self._slot_lost.emit(SlotLost(decision, limit))
 
     def emit_store_failed(
         self,
@@ -183,8 +178,7 @@ class EventDispatcher:
         decision: Decision,
         job: Job | None,
     ) -> None:
-        if self._store_failed.functions:
-            self._store_failed.emit(StoreFailed(_error_name(error), _shared_limits(claims), outcome, decision, job))
+        self._store_failed.emit(StoreFailed(_error_name(error), _shared_limits(claims), outcome, decision, job))
 
 
 class _Observers:
@@ -249,7 +243,8 @@ def _adviser(hook: pluggy.HookImpl) -> Callable[[dict[str, object]], Any]:
     return lambda arguments: function(*[arguments[name] for name in names])
 
 
-def _limits_in(advice: Any) -> tuple[Limit, ...]:
+def limits_in(advice: Any) -> tuple[Limit, ...]:
+    """Return the limits that a plugin gives, or raise `ConfigurationError` if *advice* is not a list of limits."""
     if isinstance(advice, Limit):
         raise ConfigurationError(f"return a list of limits, not one: {safe_repr(advice)}")
     limits = tuple(advice)

@@ -14,7 +14,7 @@ from throttlekit import hookspecs
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import digest_of_key
-from throttlekit._util.log_limiter import CountedEvery, Every, is_first_in_fleet
+from throttlekit._util.log_limiter import CountedEvery, is_first_in_fleet
 from throttlekit.errors import ConfigurationError
 from throttlekit.hookspecs import (
     Deferred,
@@ -209,7 +209,6 @@ class DeferralLog:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._log = logging.getLogger("throttlekit")
         self._deferrals = CountedEvery(every, clock)
         self._wall = wall
 
@@ -217,17 +216,17 @@ class DeferralLog:
     def throttlekit_deferred(self, event: Deferred) -> None:
         decision = event.decision
         limit, delay, reason = decision.limit.name, decision.delay, decision.reason
-        if self._log.isEnabledFor(logging.DEBUG):
-            self._log.debug(
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug(
                 "Job %s (%s) deferred for %.3f s by limit %r: %s, deferral %d.",
                 event.job.id, event.job.name, delay, limit, reason, decision.deferrals, extra=_fields(event),
             )  # fmt: skip
         if reason == "store unavailable":
             return  # the limit is not the cause, and the breaker logs the outage
-        if (count := self._deferrals.one_more(limit)) and _logs_summary(self._log, limit):
+        if (count := self._deferrals.one_more(limit)) and _logs_summary(limit):
             until = time.strftime("%H:%M:%S UTC", time.gmtime(self._wall() + delay))
             more = f" {count} were deferred since the last such line." if count > 1 else ""
-            self._log.info(
+            _log.info(
                 "Limit %r is holding jobs back: job %s%s waits for %.1f s, until %s: %s.%s",
                 limit, event.job.id, _of_key(event.job, decision.limit, decision.key), delay, until, reason, more,
                 extra=_fields(event),
@@ -238,23 +237,18 @@ class UnchargedLog:
     """Logs a warning, once per limit per *every* seconds, that jobs run uncharged while the store does not answer."""
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = logging.getLogger("throttlekit")
-        self._every = every
-        self._clock = clock
-        self._every_limit: dict[str, Every] = {}
+        self._failures = CountedEvery(every, clock)
 
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
         if not event.decision.allowed:
             return
         for limit in event.limits:
-            if limit.on_store_failure == "open":
-                every = self._every_limit.setdefault(limit.name, Every(self._every, self._clock))
-                if every.due():
-                    self._log.warning(
-                        "Limit %r lets jobs run uncharged: the store gives no answer (%s), and its on_store_failure "
-                        'is "open".', limit.name, event.error,
-                    )  # fmt: skip
+            if limit.on_store_failure == "open" and self._failures.one_more(limit.name):
+                _log.warning(
+                    "Limit %r lets jobs run uncharged: the store gives no answer (%s), and its on_store_failure "
+                    'is "open".', limit.name, event.error,
+                )  # fmt: skip
 
 
 class SlotLostLog:
@@ -262,7 +256,7 @@ class SlotLostLog:
 
     @hookimpl
     def throttlekit_slot_lost(self, event: SlotLost) -> None:
-        logging.getLogger("throttlekit").warning(
+        _log.warning(
             "A job lost its slot of limit %r while it runs: its lease could not be renewed in time.",
             event.limit.name,
         )
@@ -272,16 +266,13 @@ class ShadowLog:
     """Logs at INFO, once per limit per *every* seconds, how many jobs a limit in shadow mode would have denied."""
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = logging.getLogger("throttlekit")
         self._deferrals = CountedEvery(every, clock)
 
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         limit = event.decision.limit.name
-        if (count := self._deferrals.one_more(limit)) and _logs_summary(self._log, limit):
-            self._log.info(
-                "Limit %r, in shadow mode, would have held back %d jobs since the last such line.", limit, count
-            )
+        if (count := self._deferrals.one_more(limit)) and _logs_summary(limit):
+            _log.info("Limit %r, in shadow mode, would have held back %d jobs since the last such line.", limit, count)
 
 
 class RateLimitLog:
@@ -291,7 +282,6 @@ class RateLimitLog:
     """
 
     def __init__(self, every: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = logging.getLogger("throttlekit")
         self._received = CountedEvery(every, clock)
 
     @hookimpl
@@ -299,7 +289,7 @@ class RateLimitLog:
         limit = event.limit
         if count := self._received.one_more(limit.name):
             where = "this process" if limit.scope == "process" else "the whole fleet"
-            self._log.warning(
+            _log.warning(
                 "Limit %r: downstream said 429: paused for %s s in %s (job %s%s).%s",
                 limit.name, f"{event.retry_after:.1f}".removesuffix(".0"), where, event.job.id,
                 _of_key(event.job, limit, event.key),
@@ -326,5 +316,5 @@ def _of_key(job: Job, limit: Limit, key: str) -> str:
     return f" of key {repr(own) if limit.show_key else digest_of_key(own)}" if own else ""
 
 
-def _logs_summary(log: logging.Logger, limit: str) -> bool:
-    return log.isEnabledFor(logging.INFO) and is_first_in_fleet(limit)
+def _logs_summary(limit: str) -> bool:
+    return _log.isEnabledFor(logging.INFO) and is_first_in_fleet(limit)
