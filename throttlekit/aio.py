@@ -99,16 +99,18 @@ class AsyncLimiter:
         attempt = wiring.pipeline.attempt(call)
         question = self._put(attempt)
         try:
-            verdict = await question.answered
+            answer = await question.answered
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel(question))
             raise
-        except StoreUnavailable as error:
-            without_store = partial(wiring.pipeline.without_store, attempt, error)
+        if isinstance(answer, StoreUnavailable):
+            without_store = partial(wiring.pipeline.without_store, attempt, answer)
             # In a thread, because other stores of a group may be called to record that the job waits for this one.
             return without_store() if call.waits is None else await self._in_thread(without_store)
-        decision = wiring.pipeline.conclude(attempt, verdict)
-        if decision.allowed and (early := begins_in(verdict)):
+        if isinstance(answer, Exception):
+            raise answer
+        decision = wiring.pipeline.conclude(attempt, answer)
+        if decision.allowed and (early := begins_in(answer)):
             try:
                 await asyncio.sleep(early)
             except asyncio.CancelledError:
@@ -137,8 +139,10 @@ class AsyncLimiter:
         if await self._has_overrides():
             return await self._in_thread(partial(wiring_of(self._limiter).decider.acquire, call))
         attempt = wiring_of(self._limiter).pipeline.attempt(call)
-        verdict = await self._put(attempt).answered
-        return replace(decision_from(verdict, attempt.claims), charged=())
+        answer = await self._put(attempt).answered
+        if isinstance(answer, Exception):
+            raise answer
+        return replace(decision_from(answer, attempt.claims), charged=())
 
     async def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """Like `Limiter.settle`."""
@@ -289,10 +293,10 @@ class AsyncLimiter:
             self._limiter.cancel(acquired.result())
 
     async def _cancel(self, question: _Question) -> None:
-        verdict = await self._loops[asyncio.get_running_loop()].abandon(question)
+        answer = await self._loops[asyncio.get_running_loop()].abandon(question)
         claims, call = question.attempt.claims, question.attempt.call
-        if verdict is not None and verdict.allowed:
-            await self._in_thread(partial(self._limiter.cancel, decision_from(verdict, claims)))
+        if isinstance(answer, Answer) and answer.allowed:
+            await self._in_thread(partial(self._limiter.cancel, decision_from(answer, claims)))
         if call.waits is not None:
             leave = partial(call.waits.waker.leave, call.id, [each.claim for each in claims])
             await self._in_thread(leave)
@@ -307,25 +311,18 @@ class _Question:
     """An attempt whose answer a task waits for."""
 
     attempt: Attempt
-    answered: asyncio.Future[Answer]
-    verdict: Answer | None = None
-    """The store's answer, even if the task was cancelled before."""
-    ended: bool = False
-    abandoned: asyncio.Future[None] | None = None
-    """Set when the task was cancelled; done when the answer has arrived."""
+    answered: asyncio.Future[Answer | Exception]
+    """The store's answer, or an error in place of it."""
 
     def settle(self, answer: Answer | Exception) -> None:
-        """Pass *answer* to the waiting task. If it is an exception, the task raises it."""
-        self.ended = True
-        if isinstance(answer, Exception):
-            if not self.answered.done():
-                self.answered.set_exception(answer)
-        else:
-            self.verdict = answer
-            if not self.answered.done():
-                self.answered.set_result(answer)
-        if self.abandoned is not None and not self.abandoned.done():
-            self.abandoned.set_result(None)
+        """Pass *answer* to the waiting task, or keep it for `_Batches.abandon` if the task was cancelled."""
+        self.renew()
+        self.answered.set_result(answer)
+
+    def renew(self) -> None:
+        """Replace the future if it was cancelled together with its task."""
+        if self.answered.cancelled():
+            self.answered = self.answered.get_loop().create_future()
 
 
 class _Batches:
@@ -354,15 +351,13 @@ class _Batches:
             self._busy = True
             loop.call_soon(self._go, loop)  # the batch includes all questions of this iteration of the loop
 
-    async def abandon(self, question: _Question) -> Answer | None:
-        """Wait for the verdict on *question*, whose task was cancelled. Return it, or None if nothing was charged."""
+    async def abandon(self, question: _Question) -> Answer | Exception | None:
+        """Wait for the answer to *question*, whose task was cancelled. Return None if the question was not sent."""
         if question in self._waiting:
             self._waiting.remove(question)
             return None
-        if not question.ended:  # otherwise the answer arrived between the cancellation and now
-            question.abandoned = asyncio.get_running_loop().create_future()
-            await question.abandoned
-        return question.verdict
+        question.renew()
+        return await question.answered
 
     def _go(self, loop: asyncio.AbstractEventLoop) -> None:
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _LARGEST_BATCH))]
