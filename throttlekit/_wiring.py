@@ -209,15 +209,11 @@ class Wired:
         """
         return self._wiring.peek_all(calls) if calls else []
 
-    def give_back(self, decision: Decision, *, ran: bool) -> None:
-        """
-        For adapters: release the slots of *decision*. If *ran*, the time for which they were held counts for the mean
-        hold. An error of the store is logged.
-        """
-        self.release_all(decision.leases, ran=ran)
-
     def release_all(self, held: Sequence[Charged], *, ran: bool, done: bool = False) -> None:
-        """For adapters: release the slots *held*, like `give_back`. If *done*, also release the slots of workflows."""
+        """
+        For adapters: release the slots *held*. If *ran*, the time for which they were held counts for the mean hold. If
+        *done*, also release the slots of workflows. An error of the store is logged.
+        """
         try:
             self._leases.release(held, ran=ran, done=done)
         except StoreUnavailable as error:

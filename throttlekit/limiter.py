@@ -179,7 +179,7 @@ class Limiter(Wired):
         If the store does not answer, units stay charged, which is stricter, and slots are released later, as with
         `release`. As with `settle`, only units that still count are refunded.
         """
-        self.give_back(decision, ran=False)
+        self.release_all(decision.leases, ran=False)
         for each in decision.charged:
             if not each.holder:
                 try:
@@ -194,7 +194,7 @@ class Limiter(Wired):
         If the store does not answer, a thread of this process releases the slots within two seconds after the store
         answers again. If the process ends before that, the slots are free when their leases end.
         """
-        self.give_back(decision, ran=True)
+        self.release_all(decision.leases, ran=True)
 
     def done(
         self, limit: Limit, held_by: str | int | None = None, *, job: Job | None = None, key: str | int | None = None

@@ -35,15 +35,6 @@ class Allowance(NamedTuple):
     units: int
     seconds: float
 
-    @property
-    def order(self) -> tuple[float, float]:
-        """The sort key: the strictest allowance is first."""
-        return self.units / self.seconds, -self.seconds
-
-    @property
-    def remaining(self) -> Remaining:
-        return Remaining(min(_MOST, self.units), round(self.seconds * 1_000_000))
-
 
 class _Slower(Protocol):
     def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None: ...
@@ -53,7 +44,7 @@ def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequen
     """Slow *claims* down to the remaining units that *response* reports. If the store does not answer, log that."""
     reported = read_response(response)
     slowings = [
-        (each.limit, Slowing(each.claim, allowance.remaining))
+        (each.limit, Slowing(each.claim, Remaining(min(_MOST, allowance.units), round(allowance.seconds * 1_000_000))))
         for unit, those in claims.items()
         for each in those
         if (allowance := allowance_of(reported, unit, each.limit))
@@ -84,7 +75,7 @@ def allowance_of(reported: ReportedLimits, unit: Unit, limit: Limit) -> Allowanc
     ]
     if not allowances:
         return None
-    strictest = min(allowances, key=lambda each: each.order)
+    strictest = min(allowances, key=lambda each: (each.units / each.seconds, -each.seconds))
     most = limit.capacity + limit.amount * strictest.seconds * 1_000_000 / limit.period_us
     return strictest if strictest.units < most else None
 

@@ -73,8 +73,10 @@ class Delivery:
 
     def in_time(self, delay: float) -> bool:
         """Whether a job that is redelivered in *delay* seconds can begin before it expires."""
-        lives_us = self._lives_us()
-        return lives_us is None or round(delay * 1_000_000) <= lives_us
+        if self.expires_in == math.inf:
+            return True
+        lives_us = max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
+        return round(delay * 1_000_000) <= lives_us
 
     def adjust_denial(self, decision: Decision, waited: float, denials: int) -> Decision:
         """
@@ -87,16 +89,10 @@ class Delivery:
         if self.is_over(waited, denials):
             return end_waiting(decision)
         delay = decision.delay
-        if self.expires_in != math.inf and not self.in_time(delay):
+        if not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
         delay = min(delay, self.longest, self.max_wait - waited)
         return replace(decision, delay=delay)
-
-    def _lives_us(self) -> int | None:
-        """Return the time until the job's last chance to begin before it expires, or None if it does not expire."""
-        if self.expires_in == math.inf:
-            return None
-        return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
 
 
 def end_waiting(decision: Decision) -> Decision:

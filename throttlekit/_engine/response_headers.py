@@ -164,14 +164,6 @@ def _hubspot(fields: Fields) -> list[Reading]:
     return [] if remaining is None else [Reading("requests", remaining, None, limit, window or None)]
 
 
-def _retry_after_ms(fields: Fields) -> float | None:
-    return fields.wait("retry-after-ms", parts=1000)
-
-
-def _retry_after(fields: Fields) -> float | None:
-    return fields.wait("retry-after")
-
-
 def _secondary(fields: Fields) -> float | None:
     """Detect GitHub's secondary limit, which has no headers: GitHub denies a request although requests remain."""
     if not (fields.text("x-github-request-id") or fields.text("x-github-media-type")):
@@ -217,7 +209,7 @@ DIALECTS: tuple[Dialect, ...] = (
         "Azure OpenAI, manage quota",
         "https://learn.microsoft.com/azure/ai-services/openai/how-to/quota",
         ("retry-after-ms",),
-        wait=_retry_after_ms,
+        wait=lambda fields: fields.wait("retry-after-ms", parts=1000),
     ),
     Dialect(
         "`Retry-After`",
@@ -225,7 +217,7 @@ DIALECTS: tuple[Dialect, ...] = (
         "RFC 9110, section 10.2.3",
         "https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3",
         ("retry-after",),
-        wait=_retry_after,
+        wait=lambda fields: fields.wait("retry-after"),
     ),
     Dialect(
         "IETF, from version 7 on",

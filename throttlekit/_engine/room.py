@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import Look
@@ -44,13 +44,6 @@ def _look_period_us(algorithm: Algorithm, owners: int) -> int:
     unit_us = algorithm.mark // 1000
     slow_us = max(_SLOW_PERIOD_US, unit_us, owners * _OWNER_PERIOD_US)
     return min(max(_PERIOD_US, 2 * owners * unit_us), slow_us, _LONGEST_PERIOD_US)
-
-
-class _LookAt(NamedTuple):
-    """A look that is due."""
-
-    claim: StoreClaim
-    ids: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -243,9 +236,9 @@ class Room(Generic[_T]):
         known = self._lists.get(bucket)
         return None if known is None else known.claim
 
-    def due(self, now_us: int) -> list[_LookAt]:
-        """Return the looks that are due now."""
-        found: list[_LookAt] = []
+    def due(self, now_us: int) -> list[tuple[StoreClaim, tuple[str, ...]]]:
+        """Return the looks that are due now: the claims of their lists, and the ids of the first jobs that wait."""
+        found: list[tuple[StoreClaim, tuple[str, ...]]] = []
         for known in list(self._lists.values()):
             if known.look_us > now_us:
                 continue
@@ -253,7 +246,7 @@ class Room(Generic[_T]):
             known.periodic_us = now_us + known.period_us() if known.ids else _NEVER_US
             self._forget_idle(known)
             waiting = (id for id in known.ids if self._held[id].at_us is None)
-            found.append(_LookAt(known.claim, tuple(islice(waiting, _IDS_NAMED))))
+            found.append((known.claim, tuple(islice(waiting, _IDS_NAMED))))
         return found
 
     def apply_look(self, claim: StoreClaim, look: Look, now_us: int) -> list[str]:

@@ -412,8 +412,8 @@ class Waker(Generic[_T]):
                     here.changed.wait(_pause_s(here.room.next_us(with_ready=free > 0), listens_us))
             for id, item, unit in ready:
                 self._start_one(here, id, item, unit)
-            for each in due:
-                self._look(here, each.claim, each.ids)
+            for claim, ids in due:
+                self._look(here, claim, ids)
 
     def _listen(self, here: _Here[_T]) -> bool:
         """Begin to receive wakes. Return whether that succeeded. On a cluster, a node has to answer first."""

@@ -87,7 +87,7 @@ def test_a_process_looks_at_the_waitlists_of_its_jobs(rate: str, owners: int, se
     room.apply_look(unit, Look("e", owners=owners), 0)
     first = room.next_us()
     assert first is not None
-    assert [look.ids for look in room.due(first)] == [("one",)]
+    assert room.due(first) == [(unit, ("one",))]
     assert room.next_us() == first + seconds * 1e6
 
 
