@@ -164,18 +164,18 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_leases.py::test_lost_lease_is_reported_once_and_retried"],
         ),
         (
-            "                owed = [_reversal(each) for each in leases if done or not is_workflow(each.algorithm.holder)]",
-            "                owed = [_reversal(each) for each in leases]",
+            "                    owed = [_reversal(each) for each in leases if done or not is_workflow(each.algorithm.holder)]",
+            "                    owed = [_reversal(each) for each in leases]",
             ["tests/unit/engine/test_returns.py::test_slot_of_a_workflow_is_not_returned_for_a_lost_answer"],
         ),
         (
-            "                self._heartbeats[in_process].drop(_lease(each))\n            if those",
-            "                pass\n            if those",
+            "                self._heartbeats[_in_process(each)].drop(_lease(each))\n            leases",
+            "                pass\n            leases",
             ["tests/unit/engine/test_leases.py::test_body_longer_than_its_lease_keeps_its_slot"],
         ),
         (
-            "                self._stores.returns.owe(owed, after)",
-            "                pass",
+            "                    self._stores.returns.owe(owed, after)",
+            "                    pass",
             ["tests/unit/engine/test_returns.py::test_a_release_that_got_no_answer_is_repeated"],
         ),
         (

@@ -176,8 +176,7 @@ class Hold:
 
     def _leave(self) -> None:
         """Stop waiting: leave the waitlists."""
-        limits, job, key, cost, _, _ = self._call
-        claims = self._limiter.claims(Call(limits, job or Job(), key, cost))
+        claims = self._limiter.claims(self._call._replace(job=self._call.job or Job()))
         self._limiter.waker.leave(self._id, [each.claim for each in claims])
 
     def _begin(self, decision: Decision) -> Running:

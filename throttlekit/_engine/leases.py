@@ -197,27 +197,21 @@ class Leases:
         Raises:
             StoreUnavailable: The store did not answer. The release is retried until the store answers.
         """
-        for in_process in (True, False):  # first the store that always answers, because the other may raise
-            those = [each for each in held if _in_process(each) is in_process]
+        for store, those in self._stores.split(held, _in_process):
             for each in those:
-                self._heartbeats[in_process].drop(_lease(each))
-            if those:
-                leases = [_lease(each, done=done) for each in those]
-                self._give_back(leases, ran=ran, done=done, in_process=in_process)
-
-    def _give_back(self, leases: Sequence[Lease], *, ran: bool, done: bool, in_process: bool) -> None:
-        store = self._stores.in_process if in_process else self._stores.shared
-        try:
-            if ran:
-                store.release(leases)
-            else:
-                store.settle([_reversal(each) for each in leases])
-        except BaseException as error:  # also an interrupt: the body has ended, and its lease is no longer renewed
-            after = error.retry_after if isinstance(error, StoreUnavailable) else 0.0
-            if not in_process:
-                owed = [_reversal(each) for each in leases if done or not is_workflow(each.algorithm.holder)]
-                self._stores.returns.owe(owed, after)
-            raise
+                self._heartbeats[_in_process(each)].drop(_lease(each))
+            leases = [_lease(each, done=done) for each in those]
+            try:
+                if ran:
+                    store.release(leases)
+                else:
+                    store.settle([_reversal(each) for each in leases])
+            except BaseException as error:  # also an interrupt: the body has ended, and its lease is no longer renewed
+                after = error.retry_after if isinstance(error, StoreUnavailable) else 0.0
+                if store is self._stores.shared:
+                    owed = [_reversal(each) for each in leases if done or not is_workflow(each.algorithm.holder)]
+                    self._stores.returns.owe(owed, after)
+                raise
 
 
 def _in_process(charged: Charged) -> bool:

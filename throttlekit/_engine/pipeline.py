@@ -95,24 +95,18 @@ class Pipeline:
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Answer | Exception]:
         """Decide each of *attempts*, in one round trip if that is possible. An error replaces its answer."""
         answers: dict[int, Answer | Exception] = {}
-        together: list[int] = []
+        together: dict[int, Attempt] = {}
         for number, attempt in enumerate(attempts):
-            if any(claim.in_process or claim.limit.prefetch_quota is not None for claim in attempt.claims):
-                try:
-                    answers[number] = self.layer.decide(attempt)
-                except Exception as error:
-                    answers[number] = error
-            else:
-                together.append(number)
-        dated: dict[int, Attempt] = {}
-        for number in together:
             try:
-                dated[number] = self._stores.calendar.correct_offsets(attempts[number], self._stores.shared)
+                if any(claim.in_process or claim.limit.prefetch_quota is not None for claim in attempt.claims):
+                    answers[number] = self.layer.decide(attempt)
+                else:
+                    together[number] = self._stores.calendar.correct_offsets(attempt, self._stores.shared)
             except Exception as error:
                 answers[number] = error
-        if dated:
-            found = self._stores.decide_all([each.request for each in dated.values()])
-            for (number, each), answer in zip(dated.items(), found, strict=True):
+        if together:
+            found = self._stores.decide_all([each.request for each in together.values()])
+            for (number, each), answer in zip(together.items(), found, strict=True):
                 self._stores.calendar.note_answer(each, answer)
                 answers[number] = answer
         return [answers[number] for number in range(len(attempts))]
