@@ -26,7 +26,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.answer import Answer, Caller
-from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 BUCKET = TokenBucket("bucket", "10/s", burst=50)
@@ -52,10 +52,9 @@ class HookedStore(Passing):
         self.after_peek: Callable[[], object] = lambda: None
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
-        self.requests.append((request.requester.caller, request.claims[0].cost))
-        verdict = self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
-        if request.requester.caller is Caller.PEEK:
+        self.requests.append((requester.caller, claims[0].cost))
+        verdict = self.inner.decide(claims, requester, now_us, attempt=attempt)
+        if requester.caller is Caller.PEEK:
             self.after_peek()
         return verdict
 
@@ -129,16 +128,6 @@ def test_denial_charges_nothing_and_has_a_retry_time(limiter: Limiter, store: Ho
     assert limiter.acquire_many(BUCKET, 30).cost == 1
 
 
-def test_units_for_waiting_jobs_are_not_granted(limiter: Limiter, clock: FakeClock) -> None:
-    """Waiting jobs come first: the units that they need are kept, and they are granted on time."""
-    limiter.acquire(BUCKET, cost=50)
-    waiting = [limiter.acquire(BUCKET, job=job(number), cost=2) for number in range(3)]
-    clock.advance(1)
-    assert 1 <= limiter.acquire_many(BUCKET, 30, job=job(9)).cost <= 4  # the cost of the waiting jobs is not known
-    for number in range(len(waiting)):
-        assert limiter.acquire(BUCKET, job=job(number), cost=2)
-
-
 def test_job_gets_no_position(limiter: Limiter, store: HookedStore) -> None:
     """The job is used for the key only: it does not join a waitlist."""
     limiter.acquire(KEYED, key=42, cost=50)
@@ -168,14 +157,6 @@ def test_all_units_taken_in_between_cause_a_denial(limiter: Limiter, store: Hook
     decision = limiter.acquire_many(BUCKET, 40)
     assert (decision.allowed, decision.cost, decision.charged) == (False, 1, ())
     assert len(store.requests) <= 4
-
-
-def test_unused_units_can_be_returned(limiter: Limiter) -> None:
-    """The decision can be settled and cancelled like any other."""
-    limiter.settle(limiter.acquire_many(BUCKET, 40), 15)
-    assert limiter.peek(BUCKET).remaining == 35
-    limiter.cancel(limiter.acquire_many(BUCKET, 40))
-    assert limiter.peek(BUCKET).remaining == 35
 
 
 def test_nothing_is_granted_in_a_pause(limiter: Limiter) -> None:

@@ -60,9 +60,8 @@ class Failing(MemoryStore):
         self.part: str | None = ""
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
         self._answer()
-        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
+        return super().decide(claims, requester, now_us, attempt=attempt)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self._answer()
@@ -310,9 +309,8 @@ class Nodes(Failing):
         return next((node for limit, node in self.serves.items() if limit in name), "")
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
-        self._reach(request.claims[0].bucket)
-        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
+        self._reach(claims[0].bucket)
+        return super().decide(claims, requester, now_us, attempt=attempt)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         for each in corrections:

@@ -32,7 +32,7 @@ from throttlekit._core.answer import Answer
 from throttlekit._engine.call import Call
 from throttlekit._engine.hold import Hold
 from throttlekit.errors import StoreUnavailable, WaitedTooLong
-from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores import MemoryStore
 
 ONE = Concurrency("one", 1)
 RATE = SlidingLog("rate", "10/hour")
@@ -59,8 +59,7 @@ class Slow(Passing):
         self.error: Exception | None = None
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
-        verdict = self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
+        verdict = self.inner.decide(claims, requester, now_us, attempt=attempt)
         self.requested.set()
         assert self.answer.wait(30)
         if self.error is not None:
@@ -153,11 +152,10 @@ def test_hold_waits_for_an_unavailable_store() -> None:
             self.inner, self.fails = MemoryStore(), 1
 
         def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-            request = Request(claims, requester, attempt)
             self.fails -= 1
             if self.fails >= 0:
                 raise StoreUnavailable("away", part=None)
-            return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
+            return super().decide(claims, requester, now_us, attempt=attempt)
 
     store = Away()
     limiter = Limiter(store)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from support.servers.blocking import either
-from support.servers.stores import Passing
+from support.servers.stores import Passing, Recording
 from support.waiting import wait_until
 from throttlekit import (
     AsyncLimiter,
@@ -45,18 +45,16 @@ SLOW = TokenBucket("slow", "1/minute", burst=1)
 ACCOUNT = TokenBucket("account", "10/s", burst=1, key="{account_id}")
 
 
-class Recorder(Passing):
-    """A memory store that records its requests."""
+class Recorder(Recording):
+    """A memory store that records its requests and resets."""
 
-    def __init__(self, clock: FakeClock | None = None) -> None:
-        self.inner = MemoryStore(clock_us=clock or FakeClock())
-        self.requests: list[Request] = []
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(MemoryStore(clock_us=clock))
         self.reset_names: list[str] = []
 
-    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
-        self.requests.append(request)
-        return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
+    @property
+    def requests(self) -> list[Request]:
+        return [request for request, _ in self.asked]
 
     def reset(self, names: Sequence[str]) -> None:
         self.reset_names += names
@@ -66,8 +64,7 @@ class Recorder(Passing):
 class Unsettled:
     """A store of an older release, without `settle`."""
 
-    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        Request(claims, requester, attempt)
+    def decide(self, *arguments: object) -> Answer:
         raise NotImplementedError
 
     reset: Any = decide
@@ -463,34 +460,6 @@ def test_queue_limits_the_number_of_waiting_jobs(limiter: Limiter, queue: int, l
         assert (refused.allowed, refused.reason, refused.final) == (False, "queue full", True)
         assert refused.delay == 0.0
         assert refused.retry_after >= queue
-
-
-def test_queue_has_room_again_after_a_grant(limiter: Limiter, clock: FakeClock) -> None:
-    """Waiting jobs are granted at their times; for each of them, another may wait."""
-    even = LeakyBucket("even", "1/s", queue=2)
-    limiter.acquire(even)
-    first, second = (limiter.acquire(even, job=job(id)) for id in "12")
-    assert limiter.acquire(even, job=job("3")).final
-    clock.advance(first.delay + 0.05)
-    assert limiter.acquire(even, job=job("1"))
-    assert limiter.acquire(even, job=job("3")).reason == "exhausted"
-    assert limiter.acquire(even, job=job("4")).final
-    clock.advance(second.delay - first.delay)
-    assert limiter.acquire(even, job=job("2"))
-
-
-def test_waiting_job_is_never_refused(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that is early, or displaced, keeps waiting however full the queue is by then."""
-    even = LeakyBucket("even", "1/s", queue=1)
-    limiter.acquire(even)
-    limiter.acquire(even, job=job())
-    assert limiter.acquire(even, job=job("2")).final
-    clock.advance(0.5)
-    assert limiter.acquire(even, job=job()).reason == "exhausted"
-    clock.advance(0.5)
-    limiter.settle(limiter.acquire(even, cost=0), actual=1, limit=even)
-    displaced = limiter.acquire(even, job=job())
-    assert (displaced.reason, displaced.final) == ("exhausted", False)
 
 
 def test_refusal_is_not_reported_as_a_deferral(store: Recorder) -> None:

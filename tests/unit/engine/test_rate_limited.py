@@ -34,11 +34,6 @@ class Response:
         ({"Date": DATE, "Retry-After": "Sunday, 01-Mar-26 12:01:30 GMT"}, 90.0),
         ({"Date": DATE, "Retry-After": format_datetime(NOW - timedelta(seconds=90), usegmt=True)}, 30.0),
         ({"Date": DATE, "Retry-After": "Sun, 01 Mar 2026 13:00:45 +0100"}, 45.0),
-        ({"RateLimit-Reset": "12"}, 12.0),
-        ({"X-RateLimit-Reset": "12"}, 12.0),
-        ({"X-Rate-Limit-Reset": "12"}, 12.0),
-        ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH + 40)}, 40.0),
-        ({"Date": DATE, "X-RateLimit-Reset": str((EPOCH + 40) * 1000)}, 40.0),
         ({"Date": DATE, "X-RateLimit-Reset": f"{EPOCH + 40}.25"}, 40.25),
         ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH - 40)}, 30.0),
         ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH)}, 0.0),
@@ -47,11 +42,7 @@ class Response:
         ({"Date": DATE, "Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT", "X-RateLimit-Reset": "50"}, 50.0),
         ({"Retry-After-Ms": "-700", "Retry-After": "2"}, 2.0),
         ({"RateLimit": '"default";r=0;t=-7'}, 30.0),
-        # Milliseconds.
-        ({"Retry-After-Ms": "700"}, 0.7),
-        ({"Retry-After-Ms": "700", "Retry-After": "1"}, 0.7),
         # The field of the IETF, in both of its forms.
-        ({"RateLimit": '"default";r=0;t=7'}, 7.0),
         ({"RateLimit": '"default"; r=0; t=7'}, 7.0),
         ({"RateLimit": '"burst";r=0;t=7, "day";r=50;t=3000'}, 7.0),
         ({"RateLimit": '"burst";r=0;t=7, "day";r=0;t=3000'}, 3000.0),
@@ -59,12 +50,9 @@ class Response:
         ({"RateLimit": '"t=9;reset=9,";r=0;t=7'}, 7.0),
         ({"RateLimit": '"default";r=0;t=7;pk=:QXBwLTk5OQ==:'}, 7.0),
         ({"RateLimit": '"default";r=0'}, 30.0),
-        ({"RateLimit": "limit=100, remaining=0, reset=7"}, 7.0),
         ({"RateLimit": "limit=100,remaining=0,reset=7"}, 7.0),
         ({"RateLimit": "remaining=0;reset=7"}, 7.0),
         # Durations of requests and tokens.
-        ({"X-RateLimit-Reset-Requests": "7s"}, 7.0),
-        ({"X-RateLimit-Reset-Requests": "6m0s"}, 360.0),
         ({"X-RateLimit-Reset-Requests": "0h59m3.5s"}, 3543.5),
         ({"X-RateLimit-Reset-Requests": "20ms"}, 0.02),
         ({"X-RateLimit-Reset-Tokens": "1m30s", "X-RateLimit-Reset-Requests": "7s"}, 90.0),
@@ -79,7 +67,6 @@ class Response:
         ),
         ({"X-RateLimit-Reset-Requests": "soon"}, 30.0),
         ({"X-RateLimit-Reset-Tokens": "7"}, 7.0),  # Azure has no unit there
-        ({"X-RateLimit-Reset-Tokens": "0", "X-RateLimit-Remaining-Tokens": "-1"}, 30.0),
         ({"Retry-After": "3", "X-RateLimit-Reset-Requests": "6m0s"}, 3.0),
         # In this order; an unreadable header is ignored.
         ({"Retry-After": "3", "RateLimit-Reset": "12", "X-RateLimit-Reset": "50"}, 3.0),
@@ -99,7 +86,10 @@ class Response:
     ],
 )
 def test_retry_time_is_read_from_the_response(headers: dict[str, str], seconds: float) -> None:
-    """Seconds, dates relative to the response's own Date, and resets in both of their meanings."""
+    """
+    Seconds, dates relative to the response's own Date, and resets in both of their meanings. The usual headers of each
+    dialect are in test_response_headers.py.
+    """
     assert RateLimited.from_response(Response(headers)).retry_after == pytest.approx(seconds)
 
 

@@ -29,7 +29,7 @@ from throttlekit.adapter import check_on_429
 from throttlekit.adapter.body import running
 from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores import MemoryStore, Request, StoreClaim
+from throttlekit.stores import MemoryStore, StoreClaim
 from throttlekit.testing import FakeClock
 
 PARTNER = TokenBucket("partner", "1/s", burst=5)
@@ -53,9 +53,8 @@ class UnreliableStore(Passing):
             raise StoreUnavailable("away", part=None)
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
         self._call("acquire")
-        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
+        return super().decide(claims, requester, now_us, attempt=attempt)
 
     def settle(self, corrections: Any, now_us: int | None = None) -> None:
         self._call("settle")

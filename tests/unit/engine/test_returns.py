@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.servers.stores import Passing
+from support.servers.stores import Passing, Recording
 from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
@@ -41,8 +41,7 @@ class Stalled(Passing):
             raise self.error
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
-        verdict = self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
+        verdict = self.inner.decide(claims, requester, now_us, attempt=attempt)
         self._answer()
         return verdict
 
@@ -302,18 +301,9 @@ def test_owed_slots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _request(*limits: Concurrency | TokenBucket) -> Request:
-    seen: list[Request] = []
-
-    class Recorder(Passing):
-        inner = MemoryStore()
-
-        def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-            request = Request(claims, requester, attempt)
-            seen.append(request)
-            return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
-
-    Limiter(Recorder()).acquire(*limits)
-    return seen[0]
+    store = Recording()
+    Limiter(store).acquire(*limits)
+    return store.asked[0][0]
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,10 @@ class Server(MemoryStore):
         super().__init__(clock_us=lambda: int(self.at.timestamp() * 1e6))
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
         if self.down:
             raise StoreUnavailable("down")
-        self.requests.append(request)
-        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
+        self.requests.append(Request(claims, requester, attempt))
+        return super().decide(claims, requester, now_us, attempt=attempt)
 
 
 @contextmanager
