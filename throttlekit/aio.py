@@ -283,7 +283,7 @@ class AsyncLimiter:
         """Call *acquire* in a thread. If the caller is cancelled in the meantime, cancel the grant."""
         acquiring = self._limiter.threads.start(acquire)
         try:
-            return await asyncio.shield(asyncio.wrap_future(acquiring))
+            return await self._limiter.threads.wait_for(acquiring)
         except asyncio.CancelledError:
             await self._in_thread(partial(self._cancel_acquired, acquiring))  # it runs after *acquire*
             raise

@@ -142,8 +142,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/_engine/hold.py": [
         (
-            "            self._limiter.cancel(decision)\n        elif left:",
-            "            pass\n        elif left:",
+            "            self._limiter.cancel(request.result())",
+            "            pass",
             ["tests/unit/engine/test_hold.py::test_task_that_is_cancelled_while_it_requests_takes_nothing"],
         ),
         (

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
@@ -23,6 +23,9 @@ from throttlekit._engine.running import Holder, Running
 from throttlekit._engine.waker import Waker
 from throttlekit._util.threads import Threads, in_running_loop
 from throttlekit.errors import ConfigurationError, WaitedTooLong
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Hold", "Verbs", "limited_by"]
 
@@ -59,9 +62,7 @@ class Hold:
         self._id = os.urandom(8).hex()
         self._timeout = timeout
         self._running: Running | None = None
-        self._deciding = threading.Lock()
         self._gave_up = False
-        self._last_decision: Decision | None = None
 
     def wait_for_grant(self) -> Decision:
         """
@@ -90,7 +91,7 @@ class Hold:
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         until = loop.time() + self._timeout
-        run_to_end = self._limiter.threads.run_to_end
+        threads = self._limiter.threads
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop was closed in the meantime
@@ -98,27 +99,24 @@ class Hold:
 
         while True:
             denial: Decision | None = None
+            request = threads.start(functools.partial(self._request, wake))
             try:
-                denial = await run_to_end(functools.partial(self._request_unless_left, wake))
-                if denial is None:
-                    raise ConfigurationError(_IN_USE)
+                denial = await threads.wait_for(request)
                 if denial.allowed:
                     return denial
                 await asyncio.wait_for(woken.wait(), None if self._timeout == math.inf else until - loop.time())
                 woken.clear()
             except asyncio.CancelledError:
-                # The thread's request may still be granted, perhaps after the loop was closed.
-                with self._deciding:
-                    self._gave_up, got = True, self._last_decision
-                if got is not None and got.allowed:
-                    await run_to_end(functools.partial(self._limiter.cancel, got))
-                else:
-                    await run_to_end(self._leave)
+                self._gave_up = True
+                if request.done():
+                    await threads.run_to_end(functools.partial(self._undo, request))
+                else:  # it may still be granted, perhaps after the loop was closed
+                    request.add_done_callback(self._undo)
                 raise
             except asyncio.TimeoutError:
                 if denial is None:  # the request itself timed out
                     raise
-                await run_to_end(self._leave)
+                await threads.run_to_end(self._leave)
                 raise _waited_too_long(denial) from None
 
     def __enter__(self) -> Running:
@@ -190,19 +188,12 @@ class Hold:
         running, self._running = self._running, None
         return running
 
-    def _request_unless_left(self, wake: Callable[[], None]) -> Decision | None:
-        """Like `_request`, but return None if the caller was cancelled before this thread began."""
-        with self._deciding:
-            if self._gave_up:
-                return None
-        decision = self._request(wake)
-        with self._deciding:
-            self._last_decision, left = decision, self._gave_up
-        if left and decision.allowed:
-            self._limiter.cancel(decision)
-        elif left:
+    def _undo(self, request: Future[Decision]) -> None:
+        """Cancel the grant of *request*, whose caller was cancelled, or stop waiting."""
+        if request.exception() is None and request.result().allowed:
+            self._limiter.cancel(request.result())
+        else:
             self._leave()
-        return decision
 
 
 def _waited_too_long(denial: Decision) -> WaitedTooLong:
