@@ -56,16 +56,13 @@ class Fields:
     def text(self, name: str) -> str:
         return self._texts.get(name, "")
 
-    def cannot_read(self, name: str) -> None:
-        self.unreadable.append(name)
-
     def units(self, name: str, *, least: bool = True) -> int | None:
         """Return a whole number of at least 0. Of several numbers, return the smallest if *least*, or the first."""
         numbers = self._numbers(name)
         if numbers and min(numbers) >= 0:
             return whole(min(numbers) if least else numbers[0])
         if self.text(name):
-            self.cannot_read(name)
+            self.unreadable.append(name)
         return None
 
     def reset(self, name: str) -> float | None:
@@ -81,7 +78,7 @@ class Fields:
             at = _iso(text)
             at = _date(text) if at is None else at
             if at is None:
-                self.cannot_read(name)
+                self.unreadable.append(name)
                 return None
             found = at - self.now
         return found if found >= 0 else None
@@ -94,7 +91,7 @@ class Fields:
         at = _date(text) if numbers is None else None
         found = max(numbers) / parts if numbers else None if at is None else at - self.now
         if found is None:
-            self.cannot_read(name)
+            self.unreadable.append(name)
         return found if found is not None and found >= 0 else None
 
     def window(self, *names: str) -> float | None:

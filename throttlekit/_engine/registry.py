@@ -28,15 +28,6 @@ class LimitRegistry:
         self.let_go: Callable[[], None] = lambda: None
         """Drops limits that only a cache references. Called before an error for two definitions is raised."""
 
-    def add(self, limit: Limit) -> None:
-        """
-        Register *limit* as the owner of its name.
-
-        Raises:
-            ConfigurationError: *limit* is not a limit, or its name has another definition.
-        """
-        self._use(limit, owner=True)
-
     def check(self, call: Call) -> bool:
         """
         Reject a call that is invalid for any job.
@@ -58,7 +49,7 @@ class LimitRegistry:
         for limit in limits:
             known = self._limits.get(limit.name) if isinstance(limit, Limit) else None  # pyright: ignore[reportUnnecessaryIsInstance]
             if known is None or known() is not limit or not known.owner:
-                self._use(limit)
+                self.add(limit, owner=False)
                 owned = False
         if len(limits) > 1:
             names = [limit.name for limit in limits]
@@ -69,7 +60,13 @@ class LimitRegistry:
             raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
         return owned
 
-    def _use(self, limit: Limit, *, owner: bool = False) -> None:
+    def add(self, limit: Limit, *, owner: bool = True) -> None:
+        """
+        Register *limit*. If *owner*, or if it is added again, it owns its name.
+
+        Raises:
+            ConfigurationError: *limit* is not a limit, or its name has another definition.
+        """
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _not_a_limit(limit)
         if limit.is_derived:

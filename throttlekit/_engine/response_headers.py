@@ -94,7 +94,7 @@ def _rate_limit(fields: Fields) -> list[Reading]:
             unit, (limit, window) = each.unit or policy.unit, (policy.parameters.get(name) for name in "qw")
             readings += _policy(fields, unit, says.get("r"), says.get("t"), limit, window)
         else:
-            fields.cannot_read("ratelimit")
+            fields.unreadable.append("ratelimit")
     return readings
 
 
@@ -105,7 +105,7 @@ def _policy(
     if kind not in UNITS:  # bytes, or requests at one time
         return []
     if reset is not None and reset < 0:
-        fields.cannot_read("ratelimit")
+        fields.unreadable.append("ratelimit")
         return []
     return [Reading(kind, whole(remaining), reset, whole(limit), window)]
 
@@ -149,7 +149,7 @@ def _used_of(name: str) -> Callable[[Fields], list[Reading]]:
         found = used_in(text)
         if found is None:
             if text:
-                fields.cannot_read(name)
+                fields.unreadable.append(name)
             return []
         used, limit = found
         return [Reading("requests", max(0, limit - used), None, limit)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,10 @@ from throttlekit import (
     ByLatency,
     Concurrency,
     ConfigurationError,
+    Decision,
     Delivery,
     Job,
+    Limit,
     Limiter,
     RateLimited,
     TokenBucket,
@@ -87,8 +90,12 @@ def paused(limiter: Limiter) -> set[str]:
     return {decision.limit.name for decision in peeked if decision.reason == "paused"}
 
 
-def release_nothing() -> None:
-    """Release no slot, because `run_body` has released those of the job."""
+def refuse(
+    limiter: Limiter, error: RateLimited, limits: Sequence[Limit], job: Job = JOB, delivery: Delivery = PLAIN,
+    on_429: Any = None,
+) -> Decision:  # fmt: skip
+    """Deny *job* after a 429. No slot is released, because `run_body` has released those of the job."""
+    return deny_after_429(limiter, error, limits, job=job, delivery=delivery, release=lambda: None, on_429=on_429)
 
 
 def run_body(limiter: Limiter, *limits: Any) -> None:
@@ -116,9 +123,7 @@ def test_named_limit_or_all_rates_are_paused(limiter: Limiter, named: Any, on_42
     """A 429 pauses the limit that the error names, otherwise the job's setting, otherwise all of its rate limits."""
     limits = (SLOTS, PARTNER, ACCOUNT)
     run_body(limiter, *limits)
-    decision = deny_after_429(
-        limiter, RateLimited(30, limit=named), limits, job=JOB, delivery=PLAIN, release=release_nothing, on_429=on_429
-    )
+    decision = refuse(limiter, RateLimited(30, limit=named), limits, on_429=on_429)
     assert not decision.allowed
     assert paused(limiter) == expected
 
@@ -133,9 +138,7 @@ def test_adaptive_rate_slows_down_once_for_all_earlier_grants(
         clock.advance(0.001)
         with running(limiter, decision):
             job = replace(JOB, id=str(number))
-            deny_after_429(
-                limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=release_nothing
-            )
+            refuse(limiter, RateLimited(0.5), [adapts, PARTNER], job)
     waitlist = store.inner._get(wait_names(decisions[0].charged[0].bucket)[0], clock())
     assert isinstance(waitlist, Waitlist)
     assert waitlist.slow is not None
@@ -160,9 +163,7 @@ def test_adaptive_slots_decrease_besides_the_pause(
     for decision in decisions:
         clock.advance(0.001)
         with running(limiter, decision):
-            deny_after_429(
-                limiter, RateLimited(0, limit=named), [llm, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing
-            )
+            refuse(limiter, RateLimited(0, limit=named), [llm, PARTNER])
     held_now = store.inner._get(decisions[0].charged[0].bucket, clock())
     assert isinstance(held_now, Holders)
     assert held_now.gauge is not None
@@ -172,7 +173,7 @@ def test_adaptive_slots_decrease_besides_the_pause(
 def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: FakeClock) -> None:
     """The job has a position on the waitlist, and the time that it has waited still counts."""
     run_body(limiter, PARTNER)
-    decision = deny_after_429(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
+    decision = refuse(limiter, RateLimited(30), [PARTNER])
     newcomer = limiter.acquire(PARTNER, job=Job(id="8"))
     assert (decision.reason, decision.delay) == ("paused", 31.0)
     assert newcomer.delay > decision.delay
@@ -182,7 +183,7 @@ def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: F
 
 def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> None:
     """A minute after a 429 at most a minute's worth of units was granted, and no burst."""
-    deny_after_429(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
+    refuse(limiter, RateLimited(30), [PARTNER])
     granted = 0
     for _ in range(600):
         clock.advance(0.1)
@@ -202,9 +203,7 @@ def test_endless_429s_end_by_max_wait(
         if decision.allowed:
             limiter.release(decision)
             error = RateLimited(retry_after)
-            decision = deny_after_429(
-                limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=release_nothing
-            )
+            decision = refuse(limiter, error, limits, job, delivery=Delivery(max_wait=60))
         if decision.final:
             break
         assert decision.delay > 0
@@ -222,9 +221,7 @@ def test_endless_429s_end_by_max_deferrals(limiter: Limiter, clock: FakeClock, l
         decision = limiter.acquire(*limits, job=job, delivery=delivery)
         if decision.allowed:
             limiter.release(decision)
-            decision = deny_after_429(
-                limiter, RateLimited(0), limits, job=job, delivery=delivery, release=release_nothing
-            )
+            decision = refuse(limiter, RateLimited(0), limits, job, delivery=delivery)
         if decision.final:
             break
         count += 1
@@ -236,9 +233,7 @@ def test_zero_pause_defers_the_job_and_returns_what_it_took(limiter: Limiter) ->
     """If the pause is over at once, the job is still deferred for a moment, and holds and takes nothing."""
     both = [SLOTS, PARTNER]
     before = limiter.peek(PARTNER).remaining
-    decision = deny_after_429(
-        limiter, RateLimited(0, limit=SLOTS), both, job=JOB, delivery=PLAIN, release=release_nothing
-    )
+    decision = refuse(limiter, RateLimited(0, limit=SLOTS), both)
     assert (decision.allowed, decision.reason, decision.delay, decision.charged) == (False, "paused", 0.1, ())
     assert limiter.peek(PARTNER).remaining == before
     assert limiter.peek(SLOTS).remaining == 2
@@ -250,13 +245,9 @@ def test_unavailable_store_defers_the_job_by_its_retry_after(
 ) -> None:
     """Other jobs are not paused, but this job waits, as long as its framework supports, and is charged nothing."""
     store.away = away
-    decision = deny_after_429(
-        limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing
-    )
+    decision = refuse(limiter, RateLimited(30), [PARTNER, SLOTS])
     assert (decision.allowed, decision.delay) == (False, 30.0)
-    capped = deny_after_429(
-        limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=Delivery(longest=7), release=release_nothing
-    )
+    capped = refuse(limiter, RateLimited(30), [PARTNER, SLOTS], delivery=Delivery(longest=7))
     assert capped.delay == 7.0
     assert [each.deferrals for each in (decision, capped)] == ([0, 0] if "acquire" in away else [1, 2])
     store.away = set()
@@ -269,16 +260,14 @@ def test_unavailable_store_does_not_redeliver_forever(limiter: Limiter, store: U
     reasons: list[str] = []
     three = Delivery(max_deferrals=3)
     for _ in range(4):
-        decision = deny_after_429(limiter, RateLimited(1), [SLOTS], job=job, delivery=three, release=release_nothing)
+        decision = refuse(limiter, RateLimited(1), [SLOTS], job, delivery=three)
         reasons.append(decision.reason)
     assert reasons == ["paused"] * 3 + ["waited too long"]
 
 
 def test_pause_and_decision_are_one_round_trip_each(limiter: Limiter, store: UnreliableStore) -> None:
     """Each job that receives a 429 makes two round trips, whatever its limits."""
-    deny_after_429(
-        limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing
-    )
+    refuse(limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS])
     assert store.calls == ["pause", "acquire"]
 
 
@@ -300,7 +289,7 @@ def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: UnreliableSt
     own, seen = TokenBucket("own", "1/s", scope="process"), list[StoreClaim]()
     inner = store.inner.pause
     store.inner.pause = lambda claims, *rest, **how: (seen.extend(claims), inner(claims, *rest, **how))[1]  # type: ignore[method-assign]
-    deny_after_429(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
+    refuse(limiter, RateLimited(30), [own, PARTNER])
     assert len(seen) == 1
     assert limiter.peek(own).reason == "paused"
 
