@@ -164,6 +164,10 @@ def _hubspot(fields: Fields) -> list[Reading]:
     return [] if remaining is None else [Reading("requests", remaining, None, limit, window or None)]
 
 
+def _wait_of(name: str, parts: int = 1) -> Callable[[Fields], float | None]:
+    return lambda fields: fields.wait(name, parts)
+
+
 def _secondary(fields: Fields) -> float | None:
     """Detect GitHub's secondary limit, which has no headers: GitHub denies a request although requests remain."""
     if not (fields.text("x-github-request-id") or fields.text("x-github-media-type")):
@@ -209,7 +213,7 @@ DIALECTS: tuple[Dialect, ...] = (
         "Azure OpenAI, manage quota",
         "https://learn.microsoft.com/azure/ai-services/openai/how-to/quota",
         ("retry-after-ms",),
-        wait=lambda fields: fields.wait("retry-after-ms", parts=1000),
+        wait=_wait_of("retry-after-ms", parts=1000),
     ),
     Dialect(
         "`Retry-After`",
@@ -217,7 +221,7 @@ DIALECTS: tuple[Dialect, ...] = (
         "RFC 9110, section 10.2.3",
         "https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3",
         ("retry-after",),
-        wait=lambda fields: fields.wait("retry-after"),
+        wait=_wait_of("retry-after"),
     ),
     Dialect(
         "IETF, from version 7 on",
