@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -21,7 +21,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.spelling import checks_spelling
 from throttlekit._engine.call import PLAIN_DELIVERY, Call, Delivery
 from throttlekit._engine.claims import Attempt, decision_from
-from throttlekit._engine.pipeline import begins_in
+from throttlekit._engine.pipeline import begins_in, peek_decision
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
 from throttlekit._engine.up_to import UpTo
@@ -142,7 +142,7 @@ class AsyncLimiter:
         answer = await self._put(attempt).answered
         if isinstance(answer, Exception):
             raise answer
-        return replace(decision_from(answer, attempt.claims), charged=())
+        return peek_decision(answer, attempt)
 
     async def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """Like `Limiter.settle`."""

@@ -121,28 +121,23 @@ def claims_of(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, lis
     Raises:
         ConfigurationError: *decision* did not charge a named limit, or more than one limit could count requests.
     """
-    meant = _charges_by_unit(decision, named)
     if decision.reason == "store unavailable":
         return {}  # the fleet does not count units of this process's own share
-    return {unit: [under(each) for each in those if each.bucket] for unit, those in meant.items()}
-
-
-def _charges_by_unit(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Charged]]:
     rates = [each for each in decision.charged if not isinstance(each.limit, Concurrency)]
     meant: dict[Unit, list[Charged]] = {}
     for unit, limit in named.items():
         meant[unit] = [each for each in rates if each.limit.name == limit.name]
-        if not meant[unit] and decision.reason != "store unavailable":
+        if not meant[unit]:
             raise ConfigurationError(
                 f"limit {limit.name!r} is not one that the job was charged under; it was charged under "
                 f"{', '.join(repr(each.limit.name) for each in rates) or 'none that has a rate'}"
             )
     others = [each for each in rates if each.limit.name not in {limit.name for limit in named.values()}]
-    if "requests" in named or (named and not others) or decision.reason == "store unavailable":
-        return meant
-    if len(others) != 1 or others[0].measured:
-        raise ConfigurationError(
-            "it is not clear which of the job's limits counts requests to the partner: name it, as "
-            "`current().apply_response(response, limit)`, and one that counts tokens as `tokens=`"
-        )
-    return {"requests": others, **meant}
+    if "requests" not in named and (others or not named):
+        if len(others) != 1 or others[0].measured:
+            raise ConfigurationError(
+                "it is not clear which of the job's limits counts requests to the partner: name it, as "
+                "`current().apply_response(response, limit)`, and one that counts tokens as `tokens=`"
+            )
+        meant["requests"] = others
+    return {unit: [under(each) for each in those if each.bucket] for unit, those in meant.items()}

@@ -22,7 +22,7 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.returns import slots_of
 
-__all__ = ["Count", "History", "Pipeline", "begins_in"]
+__all__ = ["Count", "History", "Pipeline", "begins_in", "peek_decision"]
 
 _MOST_REMEMBERED = 10_000
 Count = Callable[[Decision, Sequence[Claim], Answer, Waited, "Job | None"], None]
@@ -56,7 +56,7 @@ class Pipeline:
         """
         attempt = self.attempt(call)
         if call.peek:
-            return _peek_decision(self.layer.decide(attempt), attempt)
+            return peek_decision(self.layer.decide(attempt), attempt)
         try:
             answer = self.layer.decide(attempt)
         except StoreUnavailable as error:
@@ -125,7 +125,7 @@ class Pipeline:
                 answers[number] = error
         found = self.decide_all([*attempts.values()]) if attempts else []
         for (number, attempt), answer in zip(attempts.items(), found, strict=True):
-            answers[number] = answer if isinstance(answer, Exception) else _peek_decision(answer, attempt)
+            answers[number] = answer if isinstance(answer, Exception) else peek_decision(answer, attempt)
         return [answers[number] for number in range(len(calls))]
 
     def conclude(self, attempt: Attempt, answer: Answer) -> Decision:
@@ -270,7 +270,8 @@ def _units_of(attempt: Attempt) -> list[StoreClaim]:
     return [replace(each.claim, algorithm=each.claim.algorithm.of_one(), cost=1) for each in attempt.claims]
 
 
-def _peek_decision(answer: Answer, attempt: Attempt) -> Decision:
+def peek_decision(answer: Answer, attempt: Attempt) -> Decision:
+    """Return the decision of a peek, which has charged nothing."""
     return replace(decision_from(answer, attempt.claims), charged=())
 
 
