@@ -285,9 +285,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "            if until_us <= now_us:\n                self.forget(other)",
             "            if False:\n                self.forget(other)",
-            [
-                "tests/unit/engine/test_passed_on.py::test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute"
-            ],
+            ["tests/unit/engine/test_waker.py::test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute"],
         ),
     ],
     "throttlekit/adapter/admission.py": [

@@ -22,14 +22,15 @@ from throttlekit.errors import StoreUnavailable
 LIMIT = TokenBucket("partner", "1/minute", burst=1)
 UNIT = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1))
 OF_A_WINDOW = StoreClaim(UNIT.bucket, FixedWindow("window", "5/minute").bind(1))
-DENIED = Answer(Reason.EXHAUSTED, 0, 0, 60_000_000, (Use(0, 0),), Kept(0, "e"))
+DENIED = Answer(Reason.EXHAUSTED, 0, 0, 60_000_000, (Use(0, 0),), Kept(0, "e"), waited=Waited(0, 1, 0))
+MINUTE_US = 60_000_000
 
 
 class Store:
     """A store that answers looks with `answer`."""
 
     def __init__(self) -> None:
-        self.looks, self.removed = list[tuple[int, Sequence[str]]](), list[str]()
+        self.looks, self.removed, self.kept = list[tuple[int, Sequence[str]]](), list[str](), list[str]()
         self.answer: Callable[[], Look] = lambda: Look("e")
         self.owner, self.listens, self.unlistened = "", False, list[str]()
 
@@ -38,9 +39,8 @@ class Store:
         return self.answer()
 
     def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
-        assert not keep
         assert owner == self.owner, "the entries of other owners stay"
-        self.removed += ids
+        (self.kept if keep else self.removed).extend(ids)
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
@@ -74,6 +74,14 @@ def bench() -> Iterator[Bench]:
     bench = Bench()
     yield bench
     bench.waker.close()
+
+
+@pytest.fixture
+def now_us(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time of a process without a free thread; the test sets it."""
+    bench.free, now_us = 0, [0]
+    monkeypatch.setattr("throttlekit._engine.waker._now_us", lambda: now_us[0])
+    return now_us
 
 
 @pytest.mark.parametrize(
@@ -296,3 +304,59 @@ def test_the_process_reports_again_that_a_thread_is_free(bench: Bench) -> None:
     bench.free = 1
     bench.waker.done("other")
     wait_until(lambda: bench.store.looks == [(1, ("one",))], description="the waker looks")
+
+
+# Jobs that the process returned to their framework
+
+
+def test_a_job_that_is_woken_on_its_way_back_keeps_its_position_and_nothing_else(
+    bench: Bench, now_us: list[int]
+) -> None:
+    """A woken job whose message is on its way back to the queue keeps its position, but its units go to other jobs."""
+    bench.wait("other")
+    bench.wait("one")
+    assert bench.waker.pass_on("one") == "one"
+    bench.wake("one")
+    assert (bench.store.removed, bench.store.kept) == ([], ["one"])
+
+
+def test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute(bench: Bench, now_us: list[int]) -> None:
+    """
+    A minute after a job was returned, its wakes are unknown, and its entry is removed. Jobs that were returned later
+    are remembered.
+    """
+    bench.wait("other")
+    bench.wait("one")
+    bench.waker.pass_on("one")
+    now_us[0] = MINUTE_US
+    bench.wait("two")
+    bench.waker.pass_on("two")
+    bench.wake("one")
+    bench.wake("two")
+    assert (bench.store.removed, bench.store.kept) == (["one"], ["two"])
+
+
+def test_a_job_redelivered_to_the_same_process_is_not_forgotten(bench: Bench, now_us: list[int]) -> None:
+    """The job's minute starts again, and its denials add up."""
+    bench.wait("one")
+    bench.waker.pass_on("one")
+    bench.wait("one")
+    now_us[0] = MINUTE_US
+    bench.wait("two")
+    bench.waker.pass_on("two")
+    assert bench.waker.waited_of("one") == Waited(MINUTE_US, 1, 0)
+    bench.wake("one")
+    assert bench.store.removed == []
+
+
+def test_a_process_that_passes_on_every_job_remembers_those_of_a_minute(bench: Bench, now_us: list[int]) -> None:
+    """
+    After a process has returned 10 000 jobs, one every 30 ms, each of its tables has the 2 000 ids of the last minute.
+    """
+    for number in range(10_000):
+        now_us[0] += MINUTE_US // 2_000
+        bench.wait(str(number))
+        bench.waker.pass_on(str(number))
+    here = bench.waker._here
+    assert len(here.passed_on) == len(here.waited) == 2_000
+    assert not here.room._busy
