@@ -62,9 +62,7 @@ class PoolCapacity:
         if getattr(pool, "uses_semaphore", False) and semaphore is not None:
             slots, queued = semaphore.value, len(semaphore._waiting)
         else:
-            received = self._received.get(consumer, ())
-            queued = len(self._waiting)
-            slots = max(1, pool.limit or 0) - (sum(request in received for request in _reserved_requests()) - queued)
+            slots, queued = self._free_slots(consumer, pool), len(self._waiting)
         return max(0, (slots or (1 if queued else 0)) - woken)
 
     def take_all(self) -> list[HeldTask]:
@@ -75,15 +73,17 @@ class PoolCapacity:
         return waiting
 
     def _is_free(self, held: HeldTask, pool: Any) -> bool:
-        """
-        Return whether *pool* has a slot for *held*, which is not among the waiting tasks.
+        """Return whether *pool* has a slot for *held*, which Celery counts as reserved, and which does not wait."""
+        return self._free_slots(held.consumer, pool) >= 0
 
-        All workers of a process share Celery's list of reserved requests. The requests of one worker in it are the
-        tasks in the pool, the waiting tasks, and *held*.
+    def _free_slots(self, consumer: Any, pool: Any) -> int:
         """
-        received = self._received.get(held.consumer, ())
+        Return the number of slots of *pool*, minus the tasks of *consumer* that Celery has reserved and that do not
+        wait here. All workers of a process share Celery's list of reserved requests.
+        """
+        received = self._received.get(consumer, ())
         own = sum(request in received for request in _reserved_requests())
-        return own - len(self._waiting) - 1 < max(1, pool.limit or 0)
+        return max(1, pool.limit or 0) - (own - len(self._waiting))
 
     def _check_later(self, consumer: Any) -> None:
         self._checking = True
