@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any
 
 from throttlekit import ConfigurationError, Limiter, RateLimited
-from throttlekit.adapter import Deferred, Dropped, Every, Failed, Outcome, Run, Throttling
+from throttlekit.adapter import Deferred, Dropped, Every, Failed, Outcome, Run, Throttling, WaitRules
 from throttlekit_celery._body import RECEIPT, RunAgain, receipt_of
 from throttlekit_celery._held_task import HeldTask, State
 from throttlekit_celery._host import (
     forget,
     give_back,
     guard_close,
-    is_revoked,
     keep_loop_running,
     list_as_scheduled,
     name_deliveries,
@@ -29,7 +28,7 @@ from throttlekit_celery._pool_capacity import PoolCapacity
 from throttlekit_celery._requeue import ASKS_AT, Copies, first_request_delay, queue_of
 from throttlekit_celery._running import RunningTasks
 from throttlekit_celery._waiting import HeldTasks
-from throttlekit_celery._worker import Settings, WorkerHost, longest_hold
+from throttlekit_celery._worker import WorkerHost, longest_hold
 
 __all__ = ["DEFERRED_EVENT", "Admission"]
 
@@ -43,15 +42,29 @@ _GIVE_BACK_WITHIN = 5.0
 
 
 class Admission:
-    """Checks the limits of the tasks of one app before the pool receives the tasks."""
+    """
+    Checks the limits of the tasks of one app before the pool receives the tasks.
 
-    def __init__(self, app: Any, limiter: Limiter, limits: TaskLimits, settings: Settings) -> None:
+    Attributes:
+        max_hold: The argument *max_hold* of `install`.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        limiter: Limiter,
+        limits: TaskLimits,
+        *,
+        rules: WaitRules,
+        max_hold: float | None,
+        max_held: int,
+    ) -> None:
+        self.throttling = Throttling(limiter, WorkerHost(limits, rules), rules=rules, log=_log, noun="Task")
+        self.max_hold = max_hold
         self._app = app
         self._limits = limits
-        self._settings = settings
+        self._max_held = max_held
         self._copies = Copies(app)
-        self._host = WorkerHost(limits, settings)
-        self.throttling = Throttling(limiter, self._host, rules=settings.rules, log=_log, noun="Task")
         self._held: dict[Any, HeldTasks] = {}  # by consumer
         self._capacity = PoolCapacity()
         self._running = RunningTasks(limiter, self._finish, self._on_rate_limited)
@@ -70,17 +83,12 @@ class Admission:
     def limiter(self) -> Limiter:
         return self.throttling.limiter
 
-    @property
-    def max_hold(self) -> float | None:
-        """The argument *max_hold* of `install`."""
-        return self._settings.max_hold
-
-    def receive(self, sender: Any = None, request: Any = None, **_: Any) -> None:
+    def receive(self, consumer: Any, request: Any) -> None:
         """Receive the signal `task_received`, in the main process, before Celery reads ETA and rate_limit."""
         request.request_dict.pop(RECEIPT, None)  # only the worker sets it: a sender could fake a charge
-        self._capacity.record_received(sender, request)
+        self._capacity.record_received(consumer, request)
         if (error := refusal_of(request, self.throttling, self._limits)) is not None:
-            request.execute_using_pool = partial(self._refuse, sender, request, error)
+            request.execute_using_pool = partial(self._refuse, consumer, request, error)
             return
         try:
             limited = self.throttling.concerns(self._limits.of(request.task))
@@ -92,15 +100,9 @@ class Admission:
             return
         # Celery copies headers to a retry of the body, and to a task that replaces this task.
         request.request_dict.pop(ASKS_AT, None)
-        queue, now = queue_of(sender, request), time.monotonic()
-        held = HeldTask(
-            sender,
-            request,
-            request.execute_using_pool,
-            now,
-            queue,
-            first_request_at=now + first_request_delay(request.message),
-        )
+        queue, now = queue_of(consumer, request), time.monotonic()
+        first_request_at = now + first_request_delay(request.message)
+        held = HeldTask(consumer, request, request.execute_using_pool, now, queue, first_request_at=first_request_at)
         request.execute_using_pool = partial(self._admit, held)
 
     def check(self) -> None:
@@ -118,7 +120,7 @@ class Admission:
     def start(self, consumer: Any) -> None:
         """Prepare for a new connection of a worker to its broker. Called for the first and each later connection."""
         now = time.monotonic()
-        self._longest = longest_hold(consumer, self._settings.max_hold)
+        self._longest = longest_hold(consumer, self.max_hold)
         if now < self._lost_at + self._longest:
             # Only while a task may be held: after the visibility time-out, another worker may have these tasks.
             give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
@@ -171,7 +173,7 @@ class Admission:
         self._copies.wait_for_confirmations(until)
         self._copies.close()
 
-    def close(self, **_: Any) -> None:
+    def close(self) -> None:
         """
         Release the slots of pool processes, and put back the tasks that are acknowledged, when the worker's process
         ends. Its pool has ended before.
@@ -231,7 +233,7 @@ class Admission:
         """Remove *held* if it was revoked, or put it back if it was held too long. Return whether either was done."""
         if held.state is not State.HELD:
             return False
-        if is_revoked(held.request):
+        if held.request.revoked():
             self._remove(self._tasks_of(held.consumer), held)
             return True
         now = time.monotonic()
@@ -260,7 +262,6 @@ class Admission:
         if self._stopping:
             self._put_back_or_log(held)
             return
-        held.woken = False
         outcome = self.throttling.wait_again(held, tasks.waiting_of(held), back.retry_after, stored=back.stored)
         if isinstance(outcome, Deferred):
             self._hold(tasks, held, outcome)
@@ -327,7 +328,7 @@ class Admission:
     def _tasks_of(self, consumer: Any) -> HeldTasks:
         tasks = self._held.get(consumer)
         if tasks is None:
-            tasks = HeldTasks(consumer, self.limiter, self._capacity, self._settings.max_held, self._check)
+            tasks = HeldTasks(consumer, self.limiter, self._capacity, self._max_held, self._check)
             self._held[consumer] = tasks
             list_as_scheduled(consumer, tasks.requests)
         return tasks

@@ -41,7 +41,6 @@ class HeldTask:
         separate_id: The id on waitlists, if the worker has two messages with the same task id; otherwise "".
         first_request_at: The time of the first request for units, by the monotonic clock. If the task was put back
             after a 429, this time is later than the receipt.
-        woken: Whether the task was woken since its last request.
         raised: Whether the prefetch count is one higher because of this task.
         stays_until: The time before which the task is not put back into its queue, because the last copy failed.
     """
@@ -54,7 +53,6 @@ class HeldTask:
     separate_id: str = ""
     first_request_at: float = 0.0
     state: State = State.RESERVED
-    woken: bool = False
     raised: bool = False
     stays_until: float = 0.0
 

@@ -31,10 +31,8 @@ __all__ = [
     "give_back",
     "guard_close",
     "has_copies",
-    "has_delayed_delivery",
     "has_fixed_windows",
     "is_pool_process",
-    "is_revoked",
     "job_of",
     "keep_loop_running",
     "list_as_scheduled",
@@ -76,15 +74,6 @@ def worker_state() -> Any:
     return importlib.import_module("celery.worker.state")
 
 
-def is_revoked(request: Any) -> bool:
-    """Return whether *request* was revoked, or has expired. In both cases Celery ends it."""
-    state = worker_state()
-    stamps = getattr(state, "revoked_stamps", None)
-    if request.expires is None and not stamps and request.id not in state.revoked:
-        return False
-    return bool(request.revoked())
-
-
 def list_as_scheduled(consumer: Any, requests: Callable[[], Iterable[Any]]) -> None:
     """Make `celery inspect scheduled` also list *requests* of the worker, for which Celery has no timer."""
     setattr(consumer, _REQUESTS, requests)
@@ -108,13 +97,6 @@ def expires_in(request: Any) -> float:
     if expires is None:
         return math.inf
     return (expires - datetime.now(timezone.utc if expires.tzinfo else None)).total_seconds()
-
-
-@cache
-def has_delayed_delivery() -> bool:
-    """Return whether this Celery has native delayed delivery, without importing the worker."""
-    version: str = importlib.import_module("celery").__version__
-    return tuple(map(int, version.split(".")[:2])) >= (5, 5)
 
 
 def guard_close(consumer: Any) -> set[str]:
@@ -286,7 +268,7 @@ def _redis_qos(channel: Any) -> Any:
 
 def is_pool_process() -> bool:
     """Return whether this is a process of a prefork pool that already has its tasks. It must not admit tasks."""
-    fresh = _was_spawned() and importlib.import_module("celery._state").get_current_task() is None
+    fresh = _was_spawned() and current_task() is None
     return bool(_process().daemon and not fresh)
 
 

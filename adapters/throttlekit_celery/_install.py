@@ -21,20 +21,14 @@ from throttlekit_celery._host import (
     RUN,
     StartStopStep,
     attribute_to_celery,
-    has_delayed_delivery,
     is_pool_process,
     on_each_task,
     real_app,
 )
 from throttlekit_celery._installation import Installation, add, installation_of
-from throttlekit_celery._log import show_log
 from throttlekit_celery._options import TaskLimits
-from throttlekit_celery._worker import Settings
 
 __all__ = ["admission_of", "install"]
-
-_DELAYED_DELIVERY = ("celery.worker.consumer.delayed_delivery:DelayedDelivery",) if has_delayed_delivery() else ()
-_STEPS_BEFORE = ("celery.worker.consumer.tasks:Tasks", *_DELAYED_DELIVERY)
 
 
 @checks_spelling
@@ -89,13 +83,17 @@ def install(
         raise ConfigurationError("install(app, …) was called before for this app: each task would be charged twice")
     if eager not in ("ignore", "wait"):
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
+    if type(max_held) is not int or max_held < 1:
+        raise ConfigurationError(f"max_held must be a whole number of at least 1, not {max_held!r}")
     limits = TaskLimits(limiter, throttle)
-    settings = Settings(
+    admission = Admission(
+        app,
+        limiter,
+        limits,
         rules=WaitRules.read(max_wait, max_deferrals, on_waited_too_long),
         max_hold=None if max_hold is None else _read_max_hold(max_hold),
-        max_held=_check_whole_number("max_held", max_held, 1),
+        max_held=max_held,
     )
-    admission = Admission(app, limiter, limits, settings)
     if app.finalized:
         admission.check()
     waits = make_eager_wait(limiter, limits) if eager == "wait" else None
@@ -106,7 +104,6 @@ def install(
     if app.finalized:
         installed.listen_all(app)
     add(app, installed)
-    show_log()
 
 
 def admission_of(app: Any) -> Admission | None:
@@ -129,12 +126,6 @@ def _read_max_hold(value: float | timedelta) -> float:
             f"max_hold must be at least 1 s, not {value!r}: the worker would put tasks back all the time"
         )
     return seconds
-
-
-def _check_whole_number(option: str, value: object, least: int) -> int:
-    if type(value) is not int or value < least:
-        raise ConfigurationError(f"{option} must be a whole number of at least {least}, not {value!r}")
-    return value
 
 
 def _add_check(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any]:
@@ -164,7 +155,7 @@ def _make_step(installed: Installation) -> type[Any]:
     class ThrottlekitHeld(StartStopStep):  # type: ignore[misc]
         """Checks the limits of all tasks when the worker starts, and puts held tasks back when it stops."""
 
-        requires = _STEPS_BEFORE
+        requires = ("celery.worker.consumer.tasks:Tasks",)
 
         def __init__(self, consumer: Any, **options: Any) -> None:
             admission.check()

@@ -2,16 +2,17 @@
 The apps for which `install` was called, and this process's receivers of Celery's signals.
 
 One receiver of each signal serves all apps. It has no reference to an app, so an app that nothing else uses is
-garbage-collected, and each `install` costs the same. An `Installation` lives as long as its app.
+garbage-collected, and each `install` costs the same. The app has the reference to its `Installation`.
 """
 
 from __future__ import annotations
 
 import atexit
-import weakref
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import Bodies, catch_rate_limited
@@ -44,18 +45,23 @@ class Installation:
                 self.listen(task)
 
 
-_apps: weakref.WeakKeyDictionary[Any, weakref.ref[Installation]] = weakref.WeakKeyDictionary()
+_INSTALLATION = "_throttlekit_installation"
+"""The attribute of an app that holds its `Installation`."""
+
+_apps: WeakSet[Any] = WeakSet()
 _at_exit: list[Callable[[], None]] = []
 
 
 def add(app: Any, installed: Installation) -> None:
-    """Call *installed* for the signals of *app*, which must keep it alive: this module has only a weak reference."""
-    _apps[app] = weakref.ref(installed)
+    """Call *installed* for the signals of *app*."""
+    setattr(app, _INSTALLATION, installed)
+    _apps.add(app)
     # Connecting the same receiver a second time has no effect.
     signals.task_received.connect(_on_task_received, weak=False)
     signals.worker_shutdown.connect(_close_all, weak=False)
     signals.task_prerun.connect(_on_prerun, weak=False)
     signals.task_postrun.connect(_on_postrun, weak=False)
+    signals.after_setup_logger.connect(_on_logger_set_up, weak=False)
     connect_on_app_finalize(_on_finalize)
     if not _at_exit:
         _at_exit.append(atexit.register(_close_all))  # a cold shutdown does not send the signal
@@ -63,8 +69,8 @@ def add(app: Any, installed: Installation) -> None:
 
 def installation_of(app: Any) -> Installation | None:
     """Return the `Installation` of *app* itself, or None if `install` was not called for it."""
-    found = _apps.get(app)
-    return found() if found is not None else None
+    found: Installation | None = getattr(app, _INSTALLATION, None)
+    return found
 
 
 def installation_for(app: Any) -> Installation | None:
@@ -96,6 +102,13 @@ def _close_all(**_: Any) -> None:
     for app in list(_apps):
         if installed := installation_of(app):
             installed.admission.close()
+
+
+def _on_logger_set_up(loglevel: Any = None, **_: Any) -> None:
+    """Show throttlekit's log lines: denials are logged at INFO, and the default log level of a worker is WARNING."""
+    log = logging.getLogger("throttlekit")
+    if loglevel == logging.WARNING and log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
 
 
 def _on_finalize(app: Any) -> None:

@@ -11,12 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from throttlekit_celery._held_task import HeldTask
-from throttlekit_celery._host import (
-    Producer,
-    VirtualChannel,
-    expires_in,
-    source_queue,
-)
+from throttlekit_celery._host import Producer, VirtualChannel, expires_in, source_queue
 
 __all__ = ["ASKS_AT", "Copies", "first_request_delay", "queue_of"]
 
@@ -96,8 +91,8 @@ class Copies:
         Raises:
             Exception: An error of the broker's client. The broker may or may not have the copy.
         """
-        target = _target(held)
-        if target is None:
+        queue = held.queue
+        if queue is None or _is_on_fanout(held):
             return False
         message, properties = held.request.message, held.request.message.properties
         expiry = expires_in(held.request)
@@ -116,10 +111,10 @@ class Copies:
                     headers=headers,
                     expiration=None if expiry == math.inf else max(0.0, expiry),
                     timeout=_TIMEOUT,
-                    mandatory=_confirms(
-                        producer
-                    ),  # RabbitMQ confirms a message without a queue too, but returns it first
-                    **target,
+                    # RabbitMQ confirms a message without a queue too, but returns it first.
+                    mandatory=_confirms(producer),
+                    exchange="",  # the queue itself, so that no other queue of the exchange receives a copy
+                    routing_key=queue,
                     **{name: properties[name] for name in _KEPT if properties.get(name) is not None},
                 )
             except Exception:
@@ -127,7 +122,7 @@ class Copies:
                 raise
             if _confirms(producer):
                 self._number += 1
-                self._unconfirmed[self._number] = time.monotonic(), target["routing_key"], done
+                self._unconfirmed[self._number] = time.monotonic(), queue, done
                 if self._next_check is None:
                     self._check_later(held.consumer)
                 return True
@@ -236,39 +231,26 @@ def first_request_delay(message: Any) -> float:
 
 def queue_of(consumer: Any, request: Any) -> str | None:
     """Return the name of the queue that delivered *request*, or None if it is unknown."""
-    if (known := source_queue(request.message)) is not None:
+    message, tasks = request.message, consumer.task_consumer
+    if (known := source_queue(message)) is not None:
         return known
-    info: dict[str, Any] = request.message.delivery_info or {}
-    tag = info.get("consumer_tag")
-    queues: list[Any] = list(consumer.task_consumer.queues)
-    if tag is not None:
-        tags: dict[str, Any] = getattr(consumer.task_consumer, "_active_tags", {})
-        for name, known in tags.items():
-            if known == tag:
-                return name
-    if len(queues) == 1:
-        return str(queues[0].name)
-    exchange, routing_key = info.get("exchange") or "", info.get("routing_key")
+    info: dict[str, Any] = message.delivery_info or {}
+    for name, tag in tasks._active_tags.items():
+        if tag == info.get("consumer_tag"):
+            return str(name)
+    exchange, routing_key = info.get("exchange"), info.get("routing_key")
     if not exchange:
         return routing_key
-    for queue in queues:
-        if queue.exchange is not None and (queue.exchange.name, queue.routing_key) == (exchange, routing_key):
-            return str(queue.name)
-    if isinstance(request.message.channel, VirtualChannel):  # a routing key with wildcards
-        bound: list[str] = request.message.channel._lookup(exchange, routing_key)
-        return next((str(queue.name) for queue in queues if queue.name in bound), None)
-    return None
+    if isinstance(message.channel, VirtualChannel):
+        bound = message.channel._lookup(exchange, routing_key)
+    else:  # the worker is cancelling the consumer
+        same_key = [each for each in tasks.queues if each.exchange is not None and each.routing_key == routing_key]
+        bound = [each.name for each in same_key if each.exchange.name == exchange]
+    return next((str(queue.name) for queue in tasks.queues if queue.name in bound), None)
 
 
-def _target(held: HeldTask) -> dict[str, Any] | None:
-    """Return the target of the copy: the queue itself, so that no other queue of the exchange receives a copy."""
-    queue = _queue(held.consumer, held.queue)
-    exchange = getattr(queue, "exchange", None)
-    on_fanout = exchange is not None and exchange.type == "fanout"
-    if held.queue is None or (on_fanout and isinstance(held.request.message.channel, VirtualChannel)):
-        return None  # a fanout exchange on Redis has no queue to write to
-    return {"exchange": "", "routing_key": held.queue}
-
-
-def _queue(consumer: Any, name: str | None) -> Any:
-    return consumer.app.amqp.queues.get(name) if name else None
+def _is_on_fanout(held: HeldTask) -> bool:
+    """Return whether *held* came from a fanout exchange on Redis, which has no queue to write to."""
+    exchange = getattr(held.consumer.app.amqp.queues.get(held.queue), "exchange", None)
+    on_virtual = isinstance(held.request.message.channel, VirtualChannel)
+    return on_virtual and exchange is not None and bool(exchange.type == "fanout")

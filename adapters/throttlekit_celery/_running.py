@@ -73,7 +73,7 @@ class RunningTasks:
         held.set_state(State.RUNNING)
         self._grants[held] = _Grant(slots, slots)
         if slots is not None:
-            self._limiter.keep(slots, _ignore_loss)
+            self._limiter.keep(slots, lambda: None)  # before the body begins, no body has to be interrupted
         try:
             return held.execute(pool, **options)
         except BaseException:
@@ -158,10 +158,6 @@ class RunningTasks:
     def _release(self, slots: Decision | None) -> None:
         if slots is not None:
             self._limiter.release(slots)
-
-
-def _ignore_loss() -> None:
-    """Do nothing: if a lease is lost before the body begins, there is no body to interrupt."""
 
 
 def _is_alive(pid: int | None) -> bool:

@@ -69,9 +69,6 @@ class HeldTasks:
         with self._lock:
             return iter(list(self._tasks))
 
-    def __len__(self) -> int:
-        return len(self._tasks)
-
     def start(self) -> None:
         """Prepare for a new connection of the worker, which may have dropped its timers."""
         self.loop.start()
@@ -105,7 +102,7 @@ class HeldTasks:
     def hold(self, held: HeldTask, delay: float) -> None:
         """Hold *held*, which was denied and passed to the waker. `inspect scheduled` shows its ETA, in *delay* s."""
         with self._lock:
-            if held.woken:
+            if held in self._woken:
                 return  # it was woken in the meantime, and starts soon
             self._add(held, State.HELD)
         held.request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
@@ -125,14 +122,12 @@ class HeldTasks:
     def hold_again(self, held: HeldTask, delay: float) -> None:
         """Make *held*, which the waker does not have, request its units in *delay* seconds."""
         with self._lock:
-            held.woken = False
             self._woken.discard(held)
             self._add(held, State.HELD)
         self.waker.hold(held.id, held, round(delay * 1_000_000))
 
     def on_arrival(self, held: HeldTask) -> None:
         """Record that *held* has reached the pool."""
-        held.woken = False
         with self._lock:
             self._woken.discard(held)
 
@@ -235,7 +230,6 @@ class HeldTasks:
     def _start(self, _: str, held: HeldTask) -> None:
         """Pass *held*, which the waker has woken, to Celery again."""
         with self._lock:
-            held.woken = True
             self._woken.add(held)
         self.loop.call(partial(self._take_up, held))
 

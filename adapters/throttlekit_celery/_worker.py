@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from throttlekit import Delivery, Job
@@ -12,28 +12,19 @@ from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import expires_in, job_of
 from throttlekit_celery._options import TaskLimits
 
-__all__ = ["Settings", "WorkerHost", "longest_hold"]
+__all__ = ["WorkerHost", "longest_hold"]
 
 _LONGEST_HOLD = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time
 _SHARE = 1 / 3
 """The fraction of the broker's time-out for unacknowledged messages that a task may spend on waiting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The arguments of `install` that concern waiting tasks."""
-
-    rules: WaitRules
-    max_hold: float | None
-    max_held: int
-
-
 class WorkerHost:
     """Implements `throttlekit.adapter.Host` for the tasks in a worker's main process."""
 
-    def __init__(self, limits: TaskLimits, settings: Settings) -> None:
+    def __init__(self, limits: TaskLimits, rules: WaitRules) -> None:
         self._limits = limits
-        self._settings = settings
+        self._rules = rules
         self._deliveries: dict[str, Delivery] = {}
 
     def options(self, message: HeldTask) -> JobOptions:
@@ -47,7 +38,7 @@ class WorkerHost:
         name = message.request.task.name
         delivery = self._deliveries.get(name)
         if delivery is None:
-            delivery = self._deliveries[name] = self._settings.rules.delivery(Delivery(), max_wait)
+            delivery = self._deliveries[name] = self._rules.delivery(Delivery(), max_wait)
         if (expiry := expires_in(message.request)) != math.inf:
             delivery = replace(delivery, expires_in=expiry)
         return delivery

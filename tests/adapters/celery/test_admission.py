@@ -21,7 +21,6 @@ from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import RunAgain
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._options import TaskLimits
-from throttlekit_celery._worker import Settings
 
 PARTNER = TokenBucket("partner", "2/s", burst=1)
 
@@ -41,7 +40,8 @@ class Consumer:
         self.timer = SimpleNamespace(call_after=self._after, cancel=lambda entry: None)
         self.qos = SimpleNamespace(value=0)
         self.connection = SimpleNamespace(transport=SimpleNamespace(driver_type="memory"))
-        self.task_consumer = SimpleNamespace(queues=[SimpleNamespace(name="celery", queue_arguments=None)])
+        queues = [SimpleNamespace(name="celery", queue_arguments=None)]
+        self.task_consumer = SimpleNamespace(queues=queues, _active_tags={})
         self.calls: list[Callable[[], object]] = []
 
     def _after(self, _: float, call: Any, arguments: Any = (), priority: int = 0) -> None:
@@ -102,9 +102,8 @@ def admission(limiter: Limiter, reserved: Any) -> Iterator[Admission]:
     app: Any = celery.Celery("admission", set_as_current=False)
     app.task(_nothing, name="call")
     app.finalize()
-    admission = Admission(
-        app, limiter, TaskLimits(limiter, {"call": PARTNER}), Settings(rules=WaitRules(), max_hold=None, max_held=100)
-    )
+    limits = TaskLimits(limiter, {"call": PARTNER})
+    admission = Admission(app, limiter, limits, rules=WaitRules(), max_hold=None, max_held=100)
     yield admission
     for tasks in admission._held.values():
         tasks.close()
@@ -123,7 +122,7 @@ def consumer(admission: Admission) -> Consumer:
 
 def receive(admission: Admission, consumer: Consumer, id: str = "2") -> Request:
     request = Request(admission._app.tasks["call"], id)
-    admission.receive(sender=consumer, request=request)
+    admission.receive(consumer, request)
     worker_state().task_reserved(request)
     consumer.on_task_request(request)
     return request
@@ -162,7 +161,6 @@ def test_a_revoked_task_leaves_its_waitlist_at_once(
     behind = receive(admission, consumer, "3")
     assert ids_on_waitlist(limiter) == ["2", "3"]
     request.is_revoked = True
-    request.expires = datetime.now()
     consumer.turn_until(lambda: ids_of_held(admission, consumer) == ["3"], "the task has left the waitlist")
     assert ids_on_waitlist(limiter) == ["3"]
     limiter.resume(PARTNER)
@@ -208,7 +206,7 @@ def test_two_messages_with_one_id_both_run(admission: Admission, limiter: Limite
     first = receive(admission, consumer)
     second = Request(admission._app.tasks["call"], "2")
     second.message.delivery_tag = "another"
-    admission.receive(sender=consumer, request=second)
+    admission.receive(consumer, second)
     consumer.on_task_request(second)
     consumer.turn_until(lambda: len(ids_of_held(admission, consumer)) == 2, "both tasks are held")
     limiter.resume(PARTNER)
