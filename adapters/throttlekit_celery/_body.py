@@ -13,16 +13,7 @@ from functools import partial
 from typing import Any
 
 from throttlekit import Delivery, Job, RateLimited, current
-from throttlekit.adapter import (
-    Failed,
-    Run,
-    Running,
-    Throttling,
-    begin_from_receipt,
-    end,
-    receipt,
-    resume,
-)
+from throttlekit.adapter import Failed, Run, Running, Throttling, begin_from_receipt, end, receipt, resume
 from throttlekit_celery._host import Ignore, job_of
 from throttlekit_celery._options import TaskLimits
 
@@ -95,7 +86,7 @@ class Bodies:
         self._throttling = throttling
         self._limits = limits
 
-    def on_prerun(self, task: Any = None, **_: Any) -> None:
+    def on_prerun(self, task: Any) -> None:
         """Receive Celery's signal `task_prerun`."""
         if not self._limits.may_limit(task):
             return
@@ -118,7 +109,7 @@ class Bodies:
                 # The job starts in `run`: tracing may open the task's span in a later receiver of this signal.
                 begin_from_receipt(self._throttling.limiter, receipt, job, starts=False)
 
-    def on_postrun(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
+    def on_postrun(self, task: Any, state: str, retval: Any) -> None:
         """Receive Celery's signal `task_postrun`, after which Celery drops the request with its listener."""
         if not self._limits.may_limit(task):
             return

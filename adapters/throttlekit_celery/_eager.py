@@ -21,15 +21,15 @@ _log = logging.getLogger("throttlekit.celery")
 _LEAST = 0.01
 
 
-def make_eager_wait(limiter: Limiter, limits: TaskLimits) -> Callable[..., None]:
-    """Return a receiver of Celery's signal `task_prerun`, which waits until an eager task of the app may run."""
+def make_eager_wait(limiter: Limiter, limits: TaskLimits) -> Callable[[Any], None]:
+    """Return a function that waits until a task of the app, if it is eager, may run."""
     throttling = Throttling(limiter, _EagerHost(), rules=WaitRules(), log=_log, noun="Task")
 
-    def receive(task: Any = None, **_: Any) -> None:
+    def wait(task: Any) -> None:
         if task.request.is_eager and (options := limits.of(task)).limits:
             _EagerTask(task, options).start(throttling)
 
-    return receive
+    return wait
 
 
 class _EagerTask:

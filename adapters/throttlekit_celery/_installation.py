@@ -30,7 +30,7 @@ class Installation:
     admission: Admission
     bodies: Bodies
     limits: TaskLimits
-    wait_in_place: Callable[..., None] | None
+    wait_in_place: Callable[[Any], None] | None
 
     def listen(self, task: Any) -> None:
         """If *task* has limits, catch the `RateLimited` of its body, and reject `.map`, `.starmap` and `.chunks`."""
@@ -86,16 +86,16 @@ def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None
         installed.admission.receive(sender, request)
 
 
-def _on_prerun(task: Any = None, **options: Any) -> None:
+def _on_prerun(task: Any = None, **_: Any) -> None:
     if installed := installation_for(task.app):
-        installed.bodies.on_prerun(task, **options)
+        installed.bodies.on_prerun(task)
         if installed.wait_in_place is not None and installed is installation_of(task.app):
-            installed.wait_in_place(task, **options)
+            installed.wait_in_place(task)
 
 
-def _on_postrun(task: Any = None, **options: Any) -> None:
+def _on_postrun(task: Any = None, state: str = "", retval: Any = None, **_: Any) -> None:
     if installed := installation_for(task.app):
-        installed.bodies.on_postrun(task, **options)
+        installed.bodies.on_postrun(task, state, retval)
 
 
 def _close_all(**_: Any) -> None:

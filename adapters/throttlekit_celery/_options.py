@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, JobOptions, check_function, check_spelling
+from throttlekit.adapter import MAX_WAIT, ON_429, OPTIONS, THROTTLE, JobOptions, check_function, check_spelling
 
 __all__ = ["DECLARED", "TaskLimits"]
 
@@ -34,7 +34,8 @@ class TaskLimits:
         for name, spec in (by_name or {}).items():
             if not isinstance(name, str):
                 raise ConfigurationError(f"throttle= takes task names, not {name!r}: write task.name")
-            self._by_name[name] = self._read(name, spec).limits
+            given = {THROTTLE: spec}
+            self._by_name[name] = JobOptions.declared(f"task {name!r}", given, limiter=limiter).limits
 
     @property
     def names(self) -> set[str]:
@@ -50,23 +51,16 @@ class TaskLimits:
         """
         options = self._known.get(task.name)
         if options is None:
-            spec, declared = self._by_name.get(task.name), getattr(task.run, DECLARED, None)
-            if declared is not None and getattr(task, THROTTLE, None) is not None:
-                raise ConfigurationError(
-                    f"task {task.name!r} has limits by throttle= and by @throttled: name them once"
-                )
-            own, on_429 = (
-                (getattr(task, THROTTLE, None), getattr(task, ON_429, None))
-                if declared is None
-                else (declared.limits, declared.on_429)
-            )
-            options = self._read(
-                task.name,
-                own if spec is None else spec,
-                on_429=on_429,
-                max_wait=getattr(task, MAX_WAIT, None),
-                function=task.run,
-            )
+            given = {option: getattr(task, option, None) for option in OPTIONS}
+            if (declared := getattr(task.run, DECLARED, None)) is not None:
+                if given[THROTTLE] is not None:
+                    raise ConfigurationError(
+                        f"task {task.name!r} has limits by throttle= and by @throttled: name them once"
+                    )
+                given |= {THROTTLE: declared.limits, ON_429: declared.on_429}
+            if task.name in self._by_name:
+                given[THROTTLE] = self._by_name[task.name]
+            options = JobOptions.declared(f"task {task.name!r}", given, limiter=self._limiter, function=task.run)
             if options.limits and task.Strategy != _STRATEGY:
                 raise ConfigurationError(
                     f"task {task.name!r}: its class has its own Strategy (as in celery-batches), which does not check "
@@ -100,9 +94,3 @@ class TaskLimits:
             limiter=self._limiter,
         ).limits
         return (lambda function: check_function(limits, function)) if limits else None
-
-    def _read(self, name: str, spec: Any, **options: Any) -> JobOptions:
-        try:
-            return JobOptions.read(spec, limiter=self._limiter, **options)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"task {name!r}: {error}") from error

@@ -153,18 +153,14 @@ class HeldTasks:
                 self.waker.pass_on(held.id)
         return taken
 
-    def _can_fetch_more(self) -> bool:
-        """Return whether one more held task may raise the prefetch count, up to `worker_eta_task_limit`."""
-        qos = self.consumer.qos
-        most = min(getattr(qos, "max_prefetch", None) or _UNLIMITED, _UNLIMITED)
-        return not self._window and len(self._tasks) < self._max_held and bool(qos.value < most)
-
     def _add(self, held: HeldTask, state: State) -> None:
         if held not in self._tasks:
-            held.raised = self._can_fetch_more() and self.consumer.qos.value > 0
+            qos = self.consumer.qos
+            most = min(getattr(qos, "max_prefetch", None) or _UNLIMITED, _UNLIMITED)  # worker_eta_task_limit
+            held.raised = not self._window and len(self._tasks) < self._max_held and 0 < qos.value < most
             self._tasks.add(held)
             if held.raised:
-                self.consumer.qos.increment_eventually()
+                qos.increment_eventually()
             if len(self._tasks) == self._widens_at:
                 self.loop.call(self._fit_window)
         held.set_state(state)
