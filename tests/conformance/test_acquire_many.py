@@ -1,4 +1,4 @@
-"""`acquire_many` by several threads on every kind of store, and with the rules of live control."""
+"""`acquire_many` on every kind of store: threads, waiting jobs, round trips, and the rules of live control."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from conformance.conftest import store_named
 from support.servers.blocking import either
 from support.servers.processes import patient
 from support.servers.stores import Recording
-from throttlekit import Control, FixedWindow, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit import Control, FixedWindow, Job, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit.stores import Store
+from throttlekit.stores.redis import RedisStore
 
 BUCKET = TokenBucket("bucket", "1/day", burst=50)
 ALL_LIMITS: list[Limit] = [
@@ -43,6 +44,27 @@ def test_batches_that_race_take_no_unit_twice(store: Store, limit: Limit) -> Non
     granted = sum(each.cost for each in decisions if each.allowed)
     assert granted + limiter.peek(limit).remaining == 50
     assert granted <= 50
+
+
+def test_acquire_many_takes_two_round_trips(redis_url: str) -> None:
+    """A call looks, then takes, whether all requested units are free or fewer."""
+    recording = Recording(RedisStore(redis_url, timeout=5))
+    with contextlib.closing(Limiter(recording)) as limiter:
+        for most, granted in ((40, 40), (40, 10), (40, 1)):
+            before = len(recording.asked)
+            assert limiter.acquire_many(BUCKET, most).cost == granted
+            assert len(recording.asked) - before == 2
+
+
+def test_waiting_jobs_come_before_acquire_many(store: Store) -> None:
+    """Units that jobs wait for are not granted. When the waitlist is empty, they are."""
+    limiter = Limiter(store)
+    limiter.acquire(BUCKET, cost=45)
+    waiting = limiter.acquire(BUCKET, job=Job(id="1"), cost=6)
+    assert waiting.reason == "exhausted"
+    assert not limiter.acquire_many(BUCKET, 40)
+    limiter.clear_waitlist(BUCKET)
+    assert limiter.acquire_many(BUCKET, 40).cost == 5
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
