@@ -81,7 +81,7 @@ def test_the_copy_is_enqueued_once_when_the_ack_fails_after_it(
 ) -> None:
     """The worker repeats before_ack if the acknowledgement itself fails. The copy is not enqueued twice."""
     site = redis_site
-    store = DenyBefore(1)
+    store = DenyBefore(1, delay=0.3)  # longer than a busy machine needs to enqueue the copy
     site.broker.add_middleware(Throttle(Limiter(store)))
     job = make_actor(site)
     consumer = type(site.broker.consume(site.queue))
