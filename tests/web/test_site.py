@@ -212,6 +212,13 @@ def test_the_first_waiting_jobs_are_shown(
     assert [job["job"] for job in shown["jobs"]] == ["job-2", "job-3", "job-4"]
 
 
+def test_no_waiting_jobs_are_shown_if_none_wait(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """A limit that has only granted shows no waiting job."""
+    limiter.acquire(API)
+    report()
+    assert page(f"/api/limit?id={_limit(page, API.name)['id']}").data["waiting"] == []
+
+
 def test_workflows_that_hold_slots_are_shown(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:

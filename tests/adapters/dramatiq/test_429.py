@@ -213,6 +213,46 @@ def test_a_message_that_waits_again_is_neither_interrupted_nor_current(stub: Sit
     assert seen == [(None, None)]
 
 
+@pytest.mark.parametrize(
+    ("on_429", "raised", "paused"),
+    [
+        (None, None, {"partner", "other"}),
+        ("other", None, {"other"}),
+        (OTHER, None, {"other"}),
+        ("other", "partner", {"partner"}),
+    ],
+)
+def test_the_paused_limit_is_that_of_the_error_or_of_on_429(
+    stub: Site, on_429: Any, raised: str | None, paused: set[str]
+) -> None:
+    """The limit that the error names is paused, otherwise the job's on_429, otherwise all of its rates."""
+    site = stub
+    throttle, _ = throttled(site)
+    options = {} if on_429 is None else {"throttle_on_429": on_429}
+
+    @site.actor(throttle=[PARTNER, OTHER, SLOTS], **options)
+    def job(n: int) -> None:
+        site.ran.append(n)
+        if len(site.ran) == 1:
+            raise RateLimited(600, limit=raised)
+
+    job.send(1)
+    limiter = throttle.limiter
+    with working(site.broker):
+        site.until_ran(1)
+        wait_until(
+            lambda: (
+                {
+                    limit.name
+                    for limit in (PARTNER, OTHER, SLOTS)
+                    if limiter.peek(limit, key="1" if limit.key else None).reason == "paused"
+                }
+                == paused
+            ),
+            description="the limits are paused",
+        )
+
+
 def test_a_message_can_have_its_own_on_429(redis_site: Site) -> None:
     """The on_429 of a message applies to limits of the message or of its actor, and is sent as a name."""
     site = redis_site

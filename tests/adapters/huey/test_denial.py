@@ -492,6 +492,17 @@ def _add(one: int, other: int) -> int:
     return one + other
 
 
+def test_a_free_slot_is_taken_at_once(hand: Hand) -> None:
+    """A job that waits for a slot runs when the previous job ends, whatever was estimated."""
+    slot = Concurrency("slot", 1, lease=60)
+    held = hand.limiter.acquire(slot)
+    hand.huey.task(throttle=slot, name="slotted")(hand._body)("x")
+    hand.step()
+    hand.limiter.release(held)
+    hand.huey.task(throttle=slot, name="slotted2")(hand._body)("y")
+    assert hand.until(2)
+
+
 def test_install_refuses_wrong_arguments_and_declarations(redis_url: str) -> None:
     """A huey of another kind, a second call, another object, and a task that was declared with a mistake are errors."""
     limiter = Limiter("memory://")

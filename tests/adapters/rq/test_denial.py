@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from datetime import datetime, timedelta, timezone
@@ -326,6 +327,22 @@ def test_at_front_is_restored_when_a_job_runs(simple_site: Site) -> None:
         assert site.noted[-2:] == ["ran", "backlog"]
         assert site.fetch(job).enqueue_at_front is own
         site.limiter.reset(jobs.HOURLY)
+
+
+def test_waiting_uses_at_most_a_quarter_of_a_short_timeout(stock_site: Site) -> None:
+    """A job that RQ's scheduler enqueues early waits in its worker for at most a quarter of its job_timeout."""
+    site = stock_site
+    slow = TokenBucket("slow", "1/4s", burst=1)
+    site.limiter.acquire(slow)
+    quick = site.queue.enqueue(jobs.plain, throttle=[slow], job_timeout=4)
+    for _ in range(40):
+        site.work()
+        if site.noted:
+            break
+        due = site.queue.scheduled_job_registry.get_scheduled_time(quick).timestamp()
+        wait_until(lambda: time.time() >= math.ceil(due), description="RQ's scheduler can take the job", every=0.01)  # noqa: B023
+    assert site.fetch(quick).get_status() == JobStatus.FINISHED
+    assert len(site.fetch(quick).results()) == 1
 
 
 def test_limits_in_memory_log_a_warning(

@@ -12,7 +12,7 @@ from rq.job import JobStatus
 
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
-from throttlekit import Limiter
+from throttlekit import LeakyBucket, Limiter
 from throttlekit_rq import configure
 
 pytestmark = QUIET
@@ -51,6 +51,28 @@ def test_a_requeued_job_that_waited_too_long_starts_a_new_wait(rq_site: Site) ->
     site.fetch(job).requeue()
     site.work()
     assert site.noted == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("on_waited_too_long", "end"),
+    [("fail", JobStatus.FAILED), ("drop", JobStatus.CANCELED), ("run", JobStatus.FINISHED)],
+)
+def test_a_job_that_finds_the_queue_full_gets_the_chosen_outcome(
+    rq_site: Site, on_waited_too_long: Any, end: JobStatus
+) -> None:
+    """
+    Of four jobs under a leaky bucket with room for one waiting job, one runs, one waits, and the others get the chosen
+    outcome.
+    """
+    site = rq_site
+    leaky = LeakyBucket("leaky", "1/hour", queue=1)
+    configure(site.limiter, on_waited_too_long=on_waited_too_long)
+    sent = [site.queue.enqueue(jobs.plain, n, throttle=[leaky]) for n in range(4)]
+    worker = site.work()
+    worker.refresh()
+    assert worker.failed_job_count == (2 if on_waited_too_long == "fail" else 0)
+    assert [site.fetch(job).get_status() for job in sent] == [JobStatus.FINISHED, JobStatus.SCHEDULED, end, end]
+    assert site.deferrals_left() == [f"rq:job:{sent[1].id}"]
 
 
 def test_waits_in_a_worker_use_at_most_a_quarter_of_the_timeout(

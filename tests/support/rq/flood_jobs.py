@@ -15,7 +15,6 @@ from typing import Any
 from rq import get_current_job
 from rq.queue import Queue
 
-from support.flood.limits import options_of
 from support.flood.record import Record, RecordingStore
 from support.rq.workers import Deferrals
 from throttlekit import Limiter, TokenBucket
@@ -31,11 +30,7 @@ _limiter = Limiter(
     RecordingStore(_flood["store_url"], _record, _record.count),
     plugins=[Deferrals(_record.count)] if _flood["mode"] == "throttlekit" else [],
 )
-configure(
-    _limiter,
-    on_waited_too_long=_flood["actor_options"].get("on_waited_too_long", "fail"),
-    **options_of(configure, _flood),
-)
+configure(_limiter, on_waited_too_long=_flood["actor_options"].get("on_waited_too_long", "fail"))
 
 
 def job(index: str, account: str = "one") -> None:

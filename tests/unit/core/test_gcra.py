@@ -23,6 +23,51 @@ def _bucket(rate: str, burst: int) -> Bucket:
     return Bucket.of(*parse_rate(rate), burst)
 
 
+@st.composite
+def _runs(draw: st.DrawFn) -> tuple[int, int, Bucket, list[tuple[int, int]]]:
+    """Draw a rate, a bucket, and its admissions: (true time, cost). The clock sometimes falls back."""
+    amount, period_us = draw(rates)
+    bucket = Bucket.of(amount, period_us, draw(st.integers(1, 40)))
+    interval_us = max(1, bucket.numerator // bucket.denominator)
+    true_us, behind_us = START_US, 0
+    state: Tat | None = None
+    admitted: list[tuple[int, int]] = []
+    for _ in range(draw(st.integers(1, 30))):
+        charge = bucket.bind(cost := draw(st.integers(1, bucket.burst) | st.just(1)))
+        now_us = true_us - behind_us
+        step = draw(st.sampled_from(["now", "retry", "some", "jump", "back"]))
+        if step == "retry":
+            true_us += charge.ready_us(charge.sanitize(state, now_us), now_us) - now_us
+        elif step == "some":
+            true_us += draw(st.integers(0, 3 * interval_us))
+        elif step == "jump":
+            true_us += draw(st.integers(0, 100 * bucket.burst * interval_us))
+        elif step == "back":
+            behind_us += draw(st.integers(0, 3 * bucket.burst * interval_us + 2 * STALE_US))
+        now_us = true_us - behind_us
+        state = charge.sanitize(state, now_us)
+        if charge.ready_us(state, now_us) == now_us:
+            state = charge.admit(state, now_us)
+            admitted.append((true_us, cost))
+    return amount, period_us, bucket, admitted
+
+
+def _assert_bound(amount: int, period_us: int, burst: int, admitted: list[tuple[int, int]]) -> None:
+    """In every window: units <= burst + length / interval, exactly."""
+    for i, (first_us, _) in enumerate(admitted):
+        units = 0
+        for last_us, cost in admitted[i:]:
+            units += cost
+            assert units <= burst + Fraction(last_us - first_us) * amount / period_us
+
+
+@given(run=_runs())
+def test_clock_that_falls_back_admits_nothing_extra(run: tuple[int, int, Bucket, list[tuple[int, int]]]) -> None:
+    """The bound holds in true time while the clock falls back, a little or by days."""
+    amount, period_us, bucket, admitted = run
+    _assert_bound(amount, period_us, bucket.burst, admitted)
+
+
 rates = st.sampled_from(RATES).map(parse_rate) | st.tuples(st.integers(1, 10**6), st.integers(1, 86_400_000_000))
 
 

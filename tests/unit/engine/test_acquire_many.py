@@ -159,6 +159,14 @@ def test_all_units_taken_in_between_cause_a_denial(limiter: Limiter, store: Hook
     assert len(store.requests) <= 4
 
 
+def test_unused_units_can_be_returned(limiter: Limiter) -> None:
+    """The decision can be settled and cancelled like any other."""
+    limiter.settle(limiter.acquire_many(BUCKET, 40), 15)
+    assert limiter.peek(BUCKET).remaining == 35
+    limiter.cancel(limiter.acquire_many(BUCKET, 40))
+    assert limiter.peek(BUCKET).remaining == 35
+
+
 def test_nothing_is_granted_in_a_pause(limiter: Limiter) -> None:
     """A paused limit grants nothing, until the pause ends."""
     limiter.pause(BUCKET, 30)
