@@ -163,9 +163,14 @@ def test_explain_finds_a_job_whose_denial_was_not_reported(redis_url: str, limit
     for number in range(2):
         ask(limiter, waker, keyed, job=Job(id=f"keyed-{number}", kwargs={"account": "ann"}))
     _report(limiter)
-    shown = _explain(redis_url, "job-249")
-    assert (shown["limit"], shown["jobs_before"], shown["deferrals"], shown["decided_at"]) == ("slow", 248, 1, None)
-    assert "deferred       once: exhausted" in _run("explain", "job-249", "--url", redis_url)
+    # On a busy machine the requests take more than a second, so the last jobs may be in a second report.
+    number, shown = next(
+        (number, found)
+        for number in range(249, 100, -1)
+        if (found := _explain(redis_url, f"job-{number}"))["decided_at"] is None
+    )
+    assert (shown["limit"], shown["jobs_before"], shown["deferrals"]) == ("slow", number - 1, 1)
+    assert "deferred       once: exhausted" in _run("explain", f"job-{number}", "--url", redis_url)
     assert _explain(redis_url, "keyed-1")["jobs_before"] == 0
 
 

@@ -109,7 +109,7 @@ def operate(operations: int, *, processes: int = 8, seed: int = 1) -> Found:
             return not any(worker.running for worker in workers)
 
         # Each check is a disturbance too.
-        wait_until(ended, description="all processes have ended", timeout=60 + operations / 200, every=0.1)
+        wait_until(ended, description="all processes have ended", timeout=180 + operations / 200, every=0.1)
         for worker, file in zip(workers, files, strict=True):
             assert file.exists(), worker.log()
         _judge(files, found)
