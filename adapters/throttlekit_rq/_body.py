@@ -137,9 +137,10 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     """Pause the limits that *error* names, and put *job* back. Return None if it must not wait longer: it fails."""
     run, throttling = grant.run, grant.throttling
-    record, lives = read_expiry(job, Record(job.enqueue_at_front, grant.expires_ms))
+    record = Record(job.enqueue_at_front, grant.expires_ms)
     if grant.received is not None:
         return _return_to_worker(job, grant, grant.received, record, error)
+    record, lives = read_expiry(job, record)
     scheduler, ours = promoted_by(job.connection, job.origin)
     by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
     run = replace(run, delivery=settings().rules.delivery(by, run.delivery.max_wait, expires_in=lives))
@@ -162,6 +163,7 @@ def _return_to_worker(
     run, throttling = grant.run, grant.throttling
     with log_once(job.connection):
         stored = throttling.pause(run, error, release=grant.release)
+    record, _ = read_expiry(job, record)  # after the pause, which applies even if RQ's Redis does not answer
     if isinstance(stored, Failed):
         return end_with(job, conclude(job, record, stored))
     waited = throttling.waited_of(job.id)
