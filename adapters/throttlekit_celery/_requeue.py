@@ -238,15 +238,19 @@ def queue_of(consumer: Any, request: Any) -> str | None:
     for name, tag in tasks._active_tags.items():
         if tag == info.get("consumer_tag"):
             return str(name)
+    queues = list(tasks.queues)
+    if len(queues) == 1:
+        return str(queues[0].name)
     exchange, routing_key = info.get("exchange"), info.get("routing_key")
     if not exchange:
         return routing_key
-    if isinstance(message.channel, VirtualChannel):
-        bound = message.channel._lookup(exchange, routing_key)
-    else:  # the worker is cancelling the consumer
-        same_key = [each for each in tasks.queues if each.exchange is not None and each.routing_key == routing_key]
-        bound = [each.name for each in same_key if each.exchange.name == exchange]
-    return next((str(queue.name) for queue in tasks.queues if queue.name in bound), None)
+    for queue in queues:
+        if queue.exchange is not None and (queue.exchange.name, queue.routing_key) == (exchange, routing_key):
+            return str(queue.name)
+    if isinstance(message.channel, VirtualChannel):  # a routing key with wildcards
+        bound: list[str] = message.channel._lookup(exchange, routing_key)
+        return next((str(queue.name) for queue in queues if queue.name in bound), None)
+    return None
 
 
 def _is_on_fanout(held: HeldTask) -> bool:
