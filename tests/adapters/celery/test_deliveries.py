@@ -11,7 +11,7 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
 from support.servers.processes import RedisProcess
-from throttlekit_celery._host import name_deliveries
+from throttlekit_celery._host import VirtualChannel, name_deliveries
 from throttlekit_celery._requeue import queue_of
 
 
@@ -84,3 +84,33 @@ def test_a_copy_that_is_delivered_again_has_the_same_record(stack: ExitStack, se
     for copy in copies.received.values():
         copy.ack()
     assert copies.channel.client.hlen("unacked") == 0
+
+
+@pytest.mark.parametrize(
+    ("queues", "exchange", "expected"),
+    [
+        ({"only": "another.key"}, "events", "only"),
+        ({"other": "another.key", "mine": "sale.done"}, "events", "mine"),
+        ({"other": "another.key", "mine": "sale.done"}, "", "sale.done"),
+    ],
+    ids=["one queue", "same key", "default exchange"],
+)
+def test_the_queue_is_found_without_the_tables_of_the_transport(
+    queues: dict[str, str], exchange: str, expected: str
+) -> None:
+    """A transport may keep its tables in files or in a database. It is not asked if the worker's own queues suffice."""
+
+    class Unavailable(VirtualChannel):  # type: ignore[misc]
+        def __init__(self) -> None: ...
+
+        def __del__(self) -> None: ...
+
+        def _lookup(self, *_: object) -> list[str]:
+            raise OSError("no tables")
+
+    events = Exchange("events", type="topic")
+    known = [Queue(name, events, routing_key=key) for name, key in queues.items()]
+    consumer = SimpleNamespace(task_consumer=SimpleNamespace(_active_tags={}, queues=known))
+    info = {"exchange": exchange, "routing_key": "sale.done"}
+    request = SimpleNamespace(message=SimpleNamespace(channel=Unavailable(), delivery_info=info))
+    assert queue_of(consumer, request) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
 from rq import Callback, Retry
 from rq.job import JobStatus
 
@@ -127,6 +128,21 @@ def test_a_429_does_not_prolong_the_ttl(throttled_site: Site) -> None:
         throttled_site.work()
         assert throttled_site.connection.pttl(job.key) <= 50_000
     assert throttled_site.noted == ["called", "called"]
+
+
+def test_a_429_pauses_its_limit_if_the_ttl_of_the_job_cannot_be_read(
+    throttled_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If RQ's Redis fails just after the 429, the job may fail, but no other job calls the partner."""
+
+    def unavailable(*_: object) -> Any:
+        raise redis.ConnectionError("gone")
+
+    monkeypatch.setattr("throttlekit_rq._body.read_expiry", unavailable)
+    throttled_site.queue.enqueue(jobs.receives_429, "called", throttle=HELD, ttl=100)
+    throttled_site.work()
+    assert throttled_site.noted == ["called"]
+    assert is_paused(throttled_site)
 
 
 @pytest.mark.workers
