@@ -99,7 +99,7 @@ class Wired:
         if stores.shared.shared:
             from throttlekit.fleet.fleet import Fleet  # costly to import, and a limiter in memory does not need it
 
-            self.fleet = Fleet(stores.shared, self)
+            self.fleet = Fleet(stores.shared, self, prefetcher.take_grants)
             self._resolver.weight_of = self.fleet.overrides.weight_of
         count = None if self.fleet is None else self.fleet.count
         pipeline = Pipeline(stores, layer, self._resolver, self.events, count)
@@ -107,7 +107,6 @@ class Wired:
         decider: Decider = prefetched
         peek_all = pipeline.peek_all
         if self.fleet is not None:
-            self.fleet.take_grants = prefetcher.take_grants
             from throttlekit.fleet.override_layer import OverrideLayer
 
             decider = overridden = OverrideLayer(self.fleet, pipeline, prefetched)

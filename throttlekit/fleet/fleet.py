@@ -27,13 +27,13 @@ class Fleet:
     Args:
         store: A store that accepts commands; see `StoreAccess.shared`.
         owner: The limiter. When it is garbage-collected, the reporter ends, so no task may refer to it.
-
-    Attributes:
         take_grants: Returns, before each report, the grants of prefetched units: limit, bucket, jobs, units.
     """
 
-    def __init__(self, store: StoreAccess, owner: object) -> None:
-        self.take_grants: Callable[[], list[tuple[Limit, str, int, int]]] | None = None
+    def __init__(
+        self, store: StoreAccess, owner: object, take_grants: Callable[[], list[tuple[Limit, str, int, int]]]
+    ) -> None:
+        self._take_grants = take_grants
         self._follower = RuleFollower(store)
         self.overrides = Overrides(self._follower)
         self.activity = Activity(store)
@@ -90,6 +90,5 @@ class Fleet:
         self._reporter.stop()
 
     def _count(self) -> None:
-        if self.take_grants is not None:
-            for each in self.take_grants():
-                self.activity.counts.record_prefetched(*each)
+        for each in self._take_grants():
+            self.activity.counts.record_prefetched(*each)
