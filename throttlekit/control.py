@@ -9,7 +9,8 @@ from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.durations import seconds_within
-from throttlekit._core.limit.base import Limit, change_rate
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.limit.share import check_weight
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.spelling import checks_spelling
@@ -32,7 +33,7 @@ from throttlekit.fleet.rules import (
     parse_rule,
     plain,
     round_factor,
-)  # fmt: skip
+)
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
 from throttlekit.stores.breaker import CircuitBreaker
@@ -351,9 +352,14 @@ class Control:
                 "`throttlekit rules` lists them. To pause many keys at once, pause the limit"
             )
         change = Change(
-            at=now_us / 1_000_000, by=self._by, verb=verb, name=rule.name, part=rule.part,
-            before=None if before is None or before.over(now_us) else before, after=rule,
-        )  # fmt: skip
+            at=now_us / 1_000_000,
+            by=self._by,
+            verb=verb,
+            name=rule.name,
+            part=rule.part,
+            before=None if before is None or before.over(now_us) else before,
+            after=rule,
+        )
         self._store.commands(
             [
                 *history_commands(change),

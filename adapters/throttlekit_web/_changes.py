@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from throttlekit import ConfigurationError, Control
-from throttlekit._core.limit.base import change_rate, scale_rate
+from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import definition_of, why_ignored
 from throttlekit.fleet.rules import Rule, round_factor, thousandths
@@ -25,6 +25,7 @@ __all__ = ["Plan", "plan_change"]
 
 _MAX_FOR_S = 366 * 86_400
 _COUNTS_ON = "Units that were used still count, and waiting jobs keep their order: no burst follows."
+_SLOTS_CONTINUE = "Jobs that hold slots continue."
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,14 @@ def _set(known: Known, form: Mapping[str, Any], duration: float | None, how_long
     _check(Rule(what="set", name=name, part=tier, rate=amount, burst=burst), known)
     new = change_rate(limit, amount, burst)
     whose = f"limit {name!r}" if tier is None else f"tier {tier!r} of limit {name!r}"
-    counts_on = new.fingerprint == (limit.declared or limit).fingerprint
-    effect = f"Change {whose} in the whole fleet, {how_long}: from {format_limit(limit)} to {format_limit(new)}. " + (
-        "Jobs that hold slots continue." if not limit.period_us else _COUNTS_ON if counts_on
-        else "It has a new count: a full burst can start at once, and waiting jobs join a new waitlist."
-    )  # fmt: skip
+    if not limit.period_us:
+        then = _SLOTS_CONTINUE
+    elif new.fingerprint == (limit.declared or limit).fingerprint:
+        then = _COUNTS_ON
+    else:
+        then = "It has a new count: a full burst can start at once, and waiting jobs join a new waitlist."
+    change = f"from {format_limit(limit)} to {format_limit(new)}"
+    effect = f"Change {whose} in the whole fleet, {how_long}: {change}. {then}"
     return Plan(effect, by, lambda control: control.set(name, rate, burst=burst, tier=tier, duration=duration))
 
 
@@ -122,7 +126,7 @@ def _scale(known: Known, form: Mapping[str, Any], duration: float | None, how_lo
     effect = (
         f"Scale limit {name!r} to {factor:g} of its rate in the whole fleet, for all its keys and tiers, {how_long}: "
         f"from {format_limit(limit)} to {format_limit(new)}. "
-    ) + (_COUNTS_ON if limit.period_us else "Jobs that hold slots continue.")
+    ) + (_COUNTS_ON if limit.period_us else _SLOTS_CONTINUE)
     return Plan(effect, by, lambda control: control.scale(name, factor, duration=duration))
 
 

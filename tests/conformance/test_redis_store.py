@@ -29,7 +29,8 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
-from throttlekit._core.limit.base import Limit, change_rate
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit.stores import Correction, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore

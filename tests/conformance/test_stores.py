@@ -18,7 +18,8 @@ from conformance.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench,
 from conformance.cases import BURST_CASES, CASES, Case
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Reason
-from throttlekit._core.limit.base import Limit, change_rate
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.waitlist import State
 from throttlekit.stores import MemoryStore, Store, StoreClaim
@@ -90,9 +91,12 @@ class _OneKey(MemoryStore):
     "wrong",
     [
         *map(_lacking, ("settle", "release", "renew", "pause", "slow", "forget", "where", "wake", "return_units")),
-        _OneByOne, _WithoutTenants, _InMilliseconds, _OneKey,
+        _OneByOne,
+        _WithoutTenants,
+        _InMilliseconds,
+        _OneKey,
     ],
-)  # fmt: skip
+)
 def test_the_suite_finds_a_wrong_store(wrong: type[MemoryStore], monkeypatch: pytest.MonkeyPatch) -> None:
     """At least one test of the suite fails, and its message has the request and both answers."""
     monkeypatch.setattr("throttlekit.testing.store._TRIES", 1)

@@ -16,7 +16,7 @@ from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.answer import Answer, Caller, Reason, Requester
 from throttlekit._core.claim import CLASS
-from throttlekit._core.decide import Stored
+from throttlekit._core.decide import TURN_US, Stored
 from throttlekit._core.late import EARLY_US, LATE_EARLY_US, lateness_us
 from throttlekit._core.latency import Drop, Gauge
 from throttlekit._core.limit.base import Limit
@@ -28,7 +28,6 @@ from throttlekit._core.waitlist import (
     FREE_UNKNOWN,
     FUTURE_US,
     PATIENCE_US,
-    TURN_US,
     Pause,
     State,
     Waitlist,
@@ -320,21 +319,28 @@ def _plain(waitlist: Waitlist) -> dict[str, Any]:
         "tags": waitlist.finishes,
         "entries": {
             each.id: (
-                each.state.value, each.owner, tuple(each.place), each.cost,
-                each.at_us, each.until_us, each.counts, each.workflow, each.tenant,
-                each.step, each.since_us, each.denials,
+                each.state.value,
+                each.owner,
+                tuple(each.place),
+                each.cost,
+                each.at_us,
+                each.until_us,
+                each.counts,
+                each.workflow,
+                each.tenant,
+                each.step,
+                each.since_us,
+                each.denials,
             )
             for each in waitlist.entries.values()
         },
         "ends": waitlist.ends,
         "turns": waitlist.turns,
         "owners": {
-            name: (
-                owner.free, [(tuple(place), id) for place, id in owner.waiting], list(owner.woken),
-            )
+            name: (owner.free, [(tuple(place), id) for place, id in owner.waiting], list(owner.woken))
             for name, owner in waitlist.owners.items()
         },
-    }  # fmt: skip
+    }
 
 
 _STATES = {"o": "waiting", "w": "woken", "p": "woken", "k": "kept"}
@@ -362,17 +368,28 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
         state, owner, place, cost, at, until, step, since, denials, workflow, tenant = _text(value).split(" ", 10)
         until_us = None if until == "-" else int(until)
         entries[_text(id)] = (
-            _STATES[state], owner, _place(place), int(cost), int(at), until_us, state == "w", workflow, tenant,
-            int(step), int(since), int(denials),
-        )  # fmt: skip
+            _STATES[state],
+            owner,
+            _place(place),
+            int(cost),
+            int(at),
+            until_us,
+            state == "w",
+            workflow,
+            tenant,
+            int(step),
+            int(since),
+            int(denials),
+        )
     owners: dict[str, tuple[int, list[Any], list[Any]]] = {}
     for name in {entry[1] for entry in entries.values() if entry[0] != "kept"}:
         own = [member[len(name) + 2 :] for member in order if member.startswith(f"o{name}|")]
         woken = [member[len(name) + 2 :] for member in order if member.startswith(f"w{name}|")]
         owners[name] = (
-            free.pop(name) if own else FREE_UNKNOWN, [(_place(each), each[31:]) for each in own],
+            free.pop(name) if own else FREE_UNKNOWN,
+            [(_place(each), each[31:]) for each in own],
             [(int(each[:16]), each[17:]) for each in woken],
-        )  # fmt: skip
+        )
     assert not free, free
     ends = [(int(member[1:17]), member[18:]) for member in order if member[0] == "x"]
     turns = sorted(
@@ -466,10 +483,22 @@ class WaitHistory:
 
     def run(self, steps: int) -> None:
         verbs = {
-            self._request_new: 10, self._request_again: 4, self._request_woken: self._woken_weight, self._look: 6,
-            self._forget: 1, self._wake: 1, self._pause: 0.4, self._slow: 0.3, self._end: 4, self._settle: 0.3,
-            self._bell: 0.5, self._leave: 0.5, self._where: 1, self._list: 0.5, self._clear: 0.1,
-        }  # fmt: skip
+            self._request_new: 10,
+            self._request_again: 4,
+            self._request_woken: self._woken_weight,
+            self._look: 6,
+            self._forget: 1,
+            self._wake: 1,
+            self._pause: 0.4,
+            self._slow: 0.3,
+            self._end: 4,
+            self._settle: 0.3,
+            self._bell: 0.5,
+            self._leave: 0.5,
+            self._where: 1,
+            self._list: 0.5,
+            self._clear: 0.1,
+        }
         for _ in range(steps):
             steps_us = [*self._steps_us]
             if self._has_short_steps:

@@ -39,10 +39,7 @@ from throttlekit._core.waitlist import (
     DEAF,
     FUTURE_US,
     KEPT_US,
-    LEAD_US,
     PATIENCE_US,
-    RETRY_SPREAD_US,
-    TURN_US,
     Entry,
     Ring,
     State,
@@ -51,7 +48,16 @@ from throttlekit._core.waitlist import (
     WakeRules,
 )
 
-__all__ = ["Bell", "Stored", "bears_early", "decide", "early_us_of", "forget", "look", "scarcity"]
+__all__ = ["LEAD_US", "TURN_US", "Bell", "Stored", "bears_early", "decide", "early_us_of", "forget", "look", "scarcity"]
+
+LEAD_US = 30_000
+"""A job is woken this long before its unit is free. Simulated at 50/s, burst 1: use .975 with 10 ms, .988 with 30."""
+
+TURN_US = 1_000_000
+"""The time for which a job keeps its turn in a limit while another, less scarce limit delays it."""
+
+_RETRY_SPREAD_US = 60_000_000
+"""Retry times of callers without a position are spread over at most this time, because callers may never return."""
 
 _SOONEST_US = 1_000
 """The shortest delay between a denial and the return of the job by its framework."""
@@ -148,9 +154,17 @@ def decide(
     more, looked = _wake_all(looks, now_us, requester, bell, requester.free + (0 if granted else 1), granted=granted)
     wakes = tuple(sorted((*own, *more), key=lambda each: each[0]))
     answer = Answer(
-        reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions,
+        reason,
+        binding,
+        now_us,
+        retry_us,
+        _uses(looks, now_us),
+        kept,
+        wakes,
+        looked,
+        positions,
         waited=waited if waited.denials else None,
-    )  # fmt: skip
+    )
     return answer, [_state_to_store(each) for each in looks]
 
 
@@ -333,7 +347,7 @@ def _in_us(at_us: int, now_us: int) -> int:
 
 def _spread_retry(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
     """Return the retry time of a caller without a position: later than that of each such caller denied before it."""
-    waitlist, last_us = found.waitlist, retry_us + RETRY_SPREAD_US
+    waitlist, last_us = found.waitlist, retry_us + _RETRY_SPREAD_US
     if waitlist.next_retry_us <= last_us:
         retry_us = max(retry_us, waitlist.next_retry_us)
     if max_wait_us is None or retry_us - now_us <= max_wait_us:

@@ -36,19 +36,25 @@ from throttlekit._core.late import lateness_us
 from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
-    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "RETRY_SPREAD_US",
-    "SPACING_US", "TRIAL_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State", "Waitlist",
-    "Wake", "WakeRules",
-]  # fmt: skip
-
-LEAD_US = 30_000
-"""A job is woken this long before its unit is free. Simulated at 50/s, burst 1: use .975 with 10 ms, .988 with 30."""
+    "DEAF",
+    "FREE_UNKNOWN",
+    "FUTURE_US",
+    "KEPT_US",
+    "PATIENCE_US",
+    "TRIAL_US",
+    "WOKEN_US",
+    "Entry",
+    "Owner",
+    "Place",
+    "Ring",
+    "State",
+    "Waitlist",
+    "Wake",
+    "WakeRules",
+]
 
 PATIENCE_US = 250_000
 """A wake keeps units until this long after its time. Simulated at 1/s, 4 of 8 owners hung: use .95, with 1 s .60."""
-
-TURN_US = 1_000_000
-"""The time for which a job keeps its turn in a limit while another, less scarce limit delays it."""
 
 FUTURE_US = 1_000_000
 """A time that is further in the future than this was written by a clock that was wrong."""
@@ -56,10 +62,10 @@ FUTURE_US = 1_000_000
 TRIAL_US = 1_000_000
 """After this time, a skipped owner with overdue wakes gets a trial wake. One without a free thread is only checked."""
 
-SPACING_US = 10_000
+_SPACING_US = 10_000
 """The shortest time between two looks that scripts request."""
 
-VOID_US = 20_000
+_VOID_US = 20_000
 """If a requested look is overdue by this time, the look is requested again, from another process."""
 
 WOKEN_US = 3_600_000_000
@@ -68,11 +74,8 @@ WOKEN_US = 3_600_000_000
 KEPT_US = 172_800_000_000
 """The time for which all data except woken jobs is kept: two days."""
 
-MOST_AT_ONCE = 16
+_MOST_AT_ONCE = 16
 """The most entries that one request wakes or removes, so that no script blocks the server for long."""
-
-RETRY_SPREAD_US = 60_000_000
-"""Retry times of callers without a position are spread over at most this time, because callers may never return."""
 
 FREE_UNKNOWN = 999_999
 """The free threads of an owner if their number is unknown. It is known only while the owner has jobs in the order."""
@@ -278,10 +281,10 @@ class Waitlist:
 
     def drop_ended(self, now_us: int) -> bool:
         """Remove entries whose `until_us` has passed. Return False if there may be more of them."""
-        ended = self.ends[: bisect_left(self.ends, (now_us + 1, ""))][:MOST_AT_ONCE]
+        ended = self.ends[: bisect_left(self.ends, (now_us + 1, ""))][:_MOST_AT_ONCE]
         for _, id in ended:
             self.forget(self.entries[id])
-        return len(ended) < MOST_AT_ONCE
+        return len(ended) < _MOST_AT_ONCE
 
     def set_free(self, name: str, free: int, now_us: int) -> None:
         """Record the number of free threads of an owner that listens, if it has jobs in the order."""
@@ -292,16 +295,13 @@ class Waitlist:
         """Return the woken entries of an owner, sorted by the time of the wake."""
         return list(self.owners[name].woken) if name in self.owners else []
 
-    def _change(
-        self, entry: Entry, state: State | None, owner: str, until_us: int | None, at_us: int = 0, *,
-        counts: bool = False,
-    ) -> None:  # fmt: skip
+    def _change(self, entry: Entry, state: State | None, owner: str, until_us: int | None, at_us: int = 0) -> None:
         """Change an entry, or add it if it is new. If *state* is None, remove it."""
         before = entry.owner
         for items, item in self._files_of(entry):
             del items[bisect_left(items, item)]
         entry.state, entry.owner, entry.until_us = state or State.KEPT, owner, until_us
-        entry.at_us, entry.counts = at_us, counts
+        entry.at_us, entry.counts = at_us, False
         for items, item in self._files_of(entry):
             insort(items, item)
         if state is None:
@@ -348,7 +348,7 @@ class Waitlist:
     def comes_first(self, now_us: int) -> bool:
         """Whether a waiting job is ahead of a new job. False if many woken jobs are overdue: a purge is likely then."""
         owner = self.head(now_us)[1]
-        return owner is not None and _count_overdue(owner, now_us) < MOST_AT_ONCE
+        return owner is not None and _count_overdue(owner, now_us) < _MOST_AT_ONCE
 
     def units_held(self, now_us: int) -> int:
         """Return the number of units that are kept for woken jobs until they request them, and for jobs with a turn."""
@@ -373,7 +373,7 @@ class Waitlist:
         Returns:
             The time at which a process should look at this list, or None if no look is needed.
         """
-        again_us = None if self.drop_ended(now_us) else now_us + SPACING_US
+        again_us = None if self.drop_ended(now_us) else now_us + _SPACING_US
         if now_us < self.pause.until_us:
             return again_us or self.pause.until_us
         if waits and rules.lead_us is not None and (look_us := rules.ready_us(1) - rules.lead_us) > now_us:
@@ -381,7 +381,7 @@ class Waitlist:
         taken, kept, next_us, tried, late = self.units_held(now_us), self.units_held_late(now_us), None, 0, True
         while True:
             skipped, owner = self.head(now_us, late=late)
-            if owner is None or tried == MOST_AT_ONCE:
+            if owner is None or tried == _MOST_AT_ONCE:
                 break
             lateness = lateness_us(owner.name)
             if not lateness and len(owner.woken) >= rules.window:
@@ -405,12 +405,12 @@ class Waitlist:
         woken = [until_us for until_us, each in held if each.state is State.WOKEN and not lateness_us(each.owner)]
         if next_us is not None and woken:
             # Each of these jobs makes a request, and every request is also a look at the list.
-            next_us = max(next_us, max(woken) - PATIENCE_US + SPACING_US)
+            next_us = max(next_us, max(woken) - PATIENCE_US + _SPACING_US)
         self._check_skipped(skipped, now_us, ring)
         if owner is None and not skipped:
             return again_us
-        if tried == MOST_AT_ONCE:
-            again_us = now_us + SPACING_US
+        if tried == _MOST_AT_ONCE:
+            again_us = now_us + _SPACING_US
         times = [next_us, again_us, *(until_us for until_us, _ in held)]
         return min((at_us for at_us in times if at_us is not None), default=None)
 
@@ -424,11 +424,9 @@ class Waitlist:
                 self._wake(self.entries[each.waiting[0][1]], now_us, now_us, ring, counts=False)
 
     def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
-        """
-        Wake jobs of a workflow that holds its slot, because they need no other slot. Each grant wakes more of them.
-        """
+        """Wake jobs of a workflow that holds its slot: they need no other slot. Each grant wakes more of them."""
         waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
-        for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:
+        for entry in sorted(waiting, key=lambda entry: entry.place)[:_MOST_AT_ONCE]:
             self._wake(entry, now_us, now_us, ring, counts=False)
 
     def next_look(self, at_us: int | None, now_us: int, *, by_job: bool) -> int | None:
@@ -441,9 +439,9 @@ class Waitlist:
         """
         if at_us is None:
             return None
-        at_us = max(at_us, now_us + SPACING_US)
+        at_us = max(at_us, now_us + _SPACING_US)
         is_far = by_job and at_us > now_us + PATIENCE_US
-        if now_us - VOID_US <= self.look_us <= at_us and not is_far:
+        if now_us - _VOID_US <= self.look_us <= at_us and not is_far:
             return None
         self.look_us = at_us
         return at_us - now_us
@@ -467,7 +465,8 @@ class Waitlist:
         if not lateness_us(owner.name) and not ring(owner.name, Wake(entry.id, at_us - now_us)):
             owner.free = DEAF
             return False
-        self._change(entry, State.WOKEN, owner.name, at_us + WOKEN_US, at_us, counts=counts)
+        self._change(entry, State.WOKEN, owner.name, at_us + WOKEN_US, at_us)
+        entry.counts = counts
         return True
 
 

@@ -93,8 +93,7 @@ class _Here(Generic[_T]):
 
     def leave_stop(self, id: str) -> None:
         bucket = self.stopped.pop(id, "")
-        stop = self.stops.get(bucket)
-        if stop is not None:
+        if (stop := self.stops.get(bucket)) is not None:
             stop.remove(id)
             if not stop.ids:
                 del self.stops[bucket]
@@ -107,8 +106,7 @@ class _Here(Generic[_T]):
         for id in stop.ids:
             self.stopped.pop(id, None)
         self.room.apply_wakes([Wake(id, 0) for id in stop.ids], _now_us())
-        unit = self.room.unit_of(bucket)
-        if unit is not None:
+        if (unit := self.room.unit_of(bucket)) is not None:
             self.room.look_in(unit, 0, _now_us())
 
     def free_for(self, bucket: str, free: int) -> int:
@@ -201,9 +199,12 @@ class Waker(Generic[_T]):
             return here.room.release_all()
 
     def begin_request(
-        self, id: str, buckets: Sequence[str], caller: Caller = Caller.JOB,
+        self,
+        id: str,
+        buckets: Sequence[str],
+        caller: Caller = Caller.JOB,
         ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
-    ) -> tuple[Requester, str]:  # fmt: skip
+    ) -> tuple[Requester, str]:
         """
         Record that a job makes a request. Return the caller, and the attempt's id: the last one if its answer was lost.
 
@@ -276,9 +277,16 @@ class Waker(Generic[_T]):
             here.changed.notify()
 
     def hold(
-        self, id: str, item: _T, in_us: int, waited: Waited | None = None, *,
-        ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        id: str,
+        item: _T,
+        in_us: int,
+        waited: Waited | None = None,
+        *,
+        ends_in_us: int | None = None,
+        claims: Sequence[StoreClaim] = (),
+        stops: str = "",
+    ) -> None:
         """
         Hold a job that waits on no list, and let it make its next request in *in_us*.
 
@@ -290,8 +298,7 @@ class Waker(Generic[_T]):
         """
         here = self._here
         with here.changed:
-            has_position = self._roams or here.waited_of(id).claim is not None
-            now_us = _now_us()
+            now_us, has_position = _now_us(), self._roams or here.waited_of(id).claim is not None
             if waited is not None:
                 here.note(id, waited, now_us)
             closed, stop, before = here.closed, here.stops.get(stops), None
@@ -324,8 +331,7 @@ class Waker(Generic[_T]):
         here = self._here
         with here.changed:
             for bucket in here.full_lists:
-                unit = here.room.unit_of(bucket)
-                if unit is not None and here.room.waits_on(bucket):
+                if (unit := here.room.unit_of(bucket)) is not None and here.room.waits_on(bucket):
                     here.room.look_in(unit, 0, _now_us())
             here.full_lists.clear()
             here.changed.notify()
@@ -339,9 +345,8 @@ class Waker(Generic[_T]):
         Args:
             at_once: Whether the job was woken, and a worker starts it now. If so, its units are kept until it starts.
         """
-        here = self._here
-        with here.changed:
-            return here.pass_on(id, _now_us(), at_once=at_once)
+        with self._here.changed:
+            return self._here.pass_on(id, _now_us(), at_once=at_once)
 
     def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
         """Remove a job that no longer waits from this process and from its waitlists. Return the held item."""
@@ -403,8 +408,7 @@ class Waker(Generic[_T]):
             with here.changed:
                 if here.closed:
                     return
-                now_us, ready = _now_us(), list[tuple[str, _T, StoreClaim | None]]()
-                free = self._free()
+                now_us, free, ready = _now_us(), self._free(), list[tuple[str, _T, StoreClaim | None]]()
                 while len(ready) < free and (one := here.room.take_ready(now_us)) is not None:
                     ready.append(one)
                 due = here.room.due(now_us)
@@ -466,8 +470,7 @@ class Waker(Generic[_T]):
         here = self._here
         with here.changed:
             if self._roams:
-                wakes = [Wake(id, 0) for id in ids]
-                ids = here.room.apply_wakes(wakes, _now_us())  # without jobs that have arrived since
+                ids = here.room.apply_wakes([Wake(id, 0) for id in ids], _now_us())  # without jobs that arrived since
                 for id in ids:
                     here.pass_on(id, _now_us(), at_once=False)
             passed_on = [id for id in ids if id in here.passed_on]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from throttlekit._core.limit.base import Limit, change_rate, scale_rate
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import reported_rate
@@ -15,9 +16,19 @@ from throttlekit.fleet.rules import Rule, data_of, thousandths
 from throttlekit.fleet.snapshot import FleetStore, Known, known_of
 
 __all__ = [
-    "check_rule", "definition_of", "definitions_of", "has_keys", "has_share", "is_steady", "names_of",
-    "per_minute", "share_of_minute", "tiers_of", "why_ignored", "without_replaced",
-]  # fmt: skip
+    "check_rule",
+    "definition_of",
+    "definitions_of",
+    "has_keys",
+    "has_share",
+    "is_steady",
+    "names_of",
+    "per_minute",
+    "share_of_minute",
+    "tiers_of",
+    "why_ignored",
+    "without_replaced",
+]
 
 
 _MINUTE_US = 60_000_000

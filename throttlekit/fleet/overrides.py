@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from throttlekit._core.answer import Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.limit.base import Limit, change_rate, scale_rate
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver
@@ -118,8 +119,11 @@ class Overrides:
                 if not own.shadow and self._denied_log.due():
                     _log.warning(
                         "Limit %r denies jobs that cost more than %d, the most that the rate set by %s can admit. "
-                        "Set a greater burst, rate or factor, or end the rule.", limit.name, error.most, rule.by,
-                    )  # fmt: skip
+                        "Set a greater burst, rate or factor, or end the rule.",
+                        limit.name,
+                        error.most,
+                        rule.by,
+                    )
                 return Paused(limit, rule)
         raise error
 
@@ -152,9 +156,18 @@ class Overrides:
             lasted = (now_us - rule.since_us) / 1_000_000
             retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
         return Decision(
-            allowed=False, limit=claim.limit, key=claim.key, cost=claim.cost, remaining=0, retry_after=retry,
-            delay=delay, reset_after=0.0, reason="paused", waited=waited.for_us / 1_000_000, deferrals=waited.denials,
-        )  # fmt: skip
+            allowed=False,
+            limit=claim.limit,
+            key=claim.key,
+            cost=claim.cost,
+            remaining=0,
+            retry_after=retry,
+            delay=delay,
+            reset_after=0.0,
+            reason="paused",
+            waited=waited.for_us / 1_000_000,
+            deferrals=waited.denials,
+        )
 
     def _in_force(self, declared: Limit, job: Job | None) -> Limit:
         now_us = self._follower.now_us()
@@ -204,8 +217,12 @@ class Overrides:
                 stays, what = "as it is", f"the factor {rule.factor:g}"
             _log.warning(
                 "Limit %r stays %s: it does not support %s, which %s set: %s.",
-                name, stays, what, rule.by, why.rstrip(".")[:_LONGEST_WHY],
-            )  # fmt: skip
+                name,
+                stays,
+                what,
+                rule.by,
+                why.rstrip(".")[:_LONGEST_WHY],
+            )
 
 
 def _end(rule: Rule) -> float:

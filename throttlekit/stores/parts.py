@@ -9,10 +9,9 @@ from typing import NamedTuple, Protocol
 from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Caller, Position, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import bears_early, scarcity
+from throttlekit._core.decide import TURN_US, bears_early, scarcity
 from throttlekit._core.late import EARLY_US, LATE_EARLY_US
 from throttlekit._core.wait_control import Charge
-from throttlekit._core.waitlist import TURN_US
 from throttlekit.errors import StoreUnavailable
 
 __all__ = ["Part", "decide_in_parts"]

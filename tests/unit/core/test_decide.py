@@ -11,10 +11,12 @@ import pytest
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Share, SlidingLog, TokenBucket
 from throttlekit._core.answer import Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import CLASS, StoreClaim
+from throttlekit._core.decide import LEAD_US
 from throttlekit._core.late import EARLY_US, PLAIN_OWNER, late_owner
-from throttlekit._core.limit.base import Limit, change_rate
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
-from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, TRIAL_US, Entry, State, Wake
+from throttlekit._core.waitlist import PATIENCE_US, TRIAL_US, Entry, State, Wake
 from throttlekit.stores.base import Lease
 from throttlekit.stores.memory import MemoryStore
 

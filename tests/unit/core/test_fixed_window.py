@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from throttlekit import ConfigurationError, FixedWindow, Job
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.fixed_window import Count, FixedWindowAlgorithm
-from throttlekit._core.limit.base import change_rate
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.limit.rate import parse_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.time_zone import UTC, Zone, zone_around

@@ -29,7 +29,7 @@ from throttlekit._core.latency import (
     round_of,
     slots_of,
 )
-from throttlekit._core.limit.base import change_rate, scale_rate
+from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit._core.serialize import dump, load, load_in_force, plain
 from throttlekit.adapter.body import decision_from_receipt, receipt, running
 from throttlekit.stores import Lease, MemoryStore
@@ -441,9 +441,11 @@ def test_adapt_is_serialized_with_the_limit() -> None:
 def test_set_and_scaled_amounts_bound_the_floor() -> None:
     """The floor is absolute, and never above the amount in force."""
     for made, floor, amount in [
-        (change_rate(LLM, 10), 2, 10), (change_rate(LLM, 1), 1, 1),
-        (scale_rate(LLM, 500), 2, 20), (scale_rate(LLM, 25), 1, 1),
-    ]:  # fmt: skip
+        (change_rate(LLM, 10), 2, 10),
+        (change_rate(LLM, 1), 1, 1),
+        (scale_rate(LLM, 500), 2, 20),
+        (scale_rate(LLM, 25), 1, 1),
+    ]:
         algorithm: Any = load_in_force(plain(made, "", 1)).bind(1)
         assert (algorithm.floor, algorithm.amount) == (floor, amount)
     varying = Concurrency("llm", lambda job: 1, adapt=ByLatency(2))

@@ -25,7 +25,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.algorithm import Use
-from throttlekit._core.limit.base import change_rate, scale_rate
+from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit._core.limit.template import key_text
 from throttlekit._core.serialize import dump, load
 
@@ -446,9 +446,13 @@ FINGERPRINTS: list[tuple[Limit, str]] = [
     (SlidingLog("a", "100/minute", scope="job"), "44d265cc7c"),
     (SlidingLog("a", "100/minute", scope="process"), "ec3a990684"),
     (SlidingLog("a", {"free": "100/minute", "pro": "200/minute"}, tier="{plan}"), "c4858dda48"),
-    (SlidingLog("a", {"free": "100/minute", "pro": "200/minute"}, tier="{plan}").for_job(
-        Job(kwargs={"plan": "free"})), "cd8d60b415"),
-]  # fmt: skip
+    (
+        SlidingLog("a", {"free": "100/minute", "pro": "200/minute"}, tier="{plan}").for_job(
+            Job(kwargs={"plan": "free"})
+        ),
+        "cd8d60b415",
+    ),
+]
 
 
 @pytest.mark.parametrize(("limit", "fingerprint"), FINGERPRINTS)

@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 
 from throttlekit import Adapt, Concurrency, FixedWindow, Job, LeakyBucket, Limit, Share, SlidingWindow, TokenBucket
-from throttlekit._core.limit.base import change_rate, scale_rate
+from throttlekit._core.limit.change import change_rate, scale_rate
 
 DECLARED: dict[str, Any] = {
-    "key": "{account}", "cost": lambda job: 1, "scope": "queue", "on_store_failure": "local", "processes": 2,
-    "share": Share("{tenant}"), "queue": 9,
-}  # fmt: skip
+    "key": "{account}",
+    "cost": lambda job: 1,
+    "scope": "queue",
+    "on_store_failure": "local",
+    "processes": 2,
+    "share": Share("{tenant}"),
+    "queue": 9,
+}
 KINDS: tuple[tuple[Any, Any, Any], ...] = (
     (TokenBucket, "100/m", "40/m"),
     (LeakyBucket, "100/m", "40/m"),

@@ -22,7 +22,7 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.limit.base import change_rate, scale_rate
+from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US
 from throttlekit._core.serialize import load_in_force, plain
 from throttlekit.stores import MemoryStore

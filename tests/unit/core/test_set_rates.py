@@ -23,7 +23,7 @@ from throttlekit import (
 )
 from throttlekit._core.algorithm import STALE_US
 from throttlekit._core.algorithms.gcra import GcraAlgorithm, Tat
-from throttlekit._core.limit.base import change_rate
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.serialize import load, load_in_force, plain
 from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit.stores import MemoryStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, ConfigurationError, FixedWindow, Job, Limit, SlidingLog, TokenBucket
-from throttlekit._core.limit.base import change_rate, scale_rate
+from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit._core.serialize import dump, load, plain
 
 NAMED = TokenBucket("api", "10/s", key="{tenant}", show_key=True)

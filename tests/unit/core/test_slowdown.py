@@ -15,7 +15,8 @@ from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.late import PLAIN_OWNER
-from throttlekit._core.limit.base import Limit, change_rate
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.slowdown import ONE, Refusal, Remaining, Slowdown, apply_refusal, apply_remaining, pace_of
 from throttlekit._core.storage_keys import wait_names
@@ -160,9 +161,16 @@ def test_report_only_ever_slows_the_limit_down() -> None:
 def test_clock_that_steps_back_does_not_prolong_a_slowdown() -> None:
     """If the clock steps back, the ends of a slow-down move back with it."""
     slow = Slowdown(
-        fell_us=NOW_US, top=ONE, span_us=S, floor=1000, back_us=NOW_US + 3 * S, reported_at_us=NOW_US,
-        reported_until_us=NOW_US + 5 * S, each_ns=1, tat_us=NOW_US + S,
-    ).at(NOW_US - 3600 * S)  # fmt: skip
+        fell_us=NOW_US,
+        top=ONE,
+        span_us=S,
+        floor=1000,
+        back_us=NOW_US + 3 * S,
+        reported_at_us=NOW_US,
+        reported_until_us=NOW_US + 5 * S,
+        each_ns=1,
+        tat_us=NOW_US + S,
+    ).at(NOW_US - 3600 * S)
     assert (slow.back_us, slow.reported_until_us) == (NOW_US - 3597 * S, NOW_US - 3595 * S)
 
 

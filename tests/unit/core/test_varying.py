@@ -23,7 +23,7 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.limit.base import change_rate
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock

@@ -27,7 +27,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.answer import Answer
-from throttlekit._core.limit.base import change_rate
+from throttlekit._core.limit.change import change_rate
 from throttlekit._engine import prefetch as prefetching
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import Counts

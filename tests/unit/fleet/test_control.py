@@ -29,7 +29,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.limit.base import change_rate
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
 from throttlekit.adapter import decision_from_receipt, receipt
@@ -266,9 +266,7 @@ def test_429_pauses_the_limit_at_the_current_rate(fleet: Fleet) -> None:
     """A 429 applies to the rate that the body ran under, and so do `pause`, `resume`, `reset` and `peek`."""
     fleet.set_rules(Rule(what="set", name="partner", rate="20/s"))
     error = RateLimited(30)
-    denied = deny_after_429(
-        fleet.limiter, error, [PARTNER], job=Job(id="1"), delivery=Delivery(), release=lambda: None
-    )  # fmt: skip
+    denied = deny_after_429(fleet.limiter, error, [PARTNER], job=Job(id="1"), delivery=Delivery(), release=lambda: None)
     assert denied.delay >= 29
     assert fleet.decide(PARTNER).reason == "paused"
     fleet.limiter.reset(PARTNER)
@@ -604,11 +602,12 @@ def test_unreadable_rule_is_ignored_with_one_line(
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-        st.sampled_from(["v", "since", "until", "by", "rate", "burst", "x"]), inner, max_size=6
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["v", "since", "until", "by", "rate", "burst", "x"]), inner, max_size=6)
     ),
     max_leaves=9,
-)  # fmt: skip
+)
 
 
 @given(field=_JSON, data=_JSON)

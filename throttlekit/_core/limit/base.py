@@ -29,19 +29,29 @@ from throttlekit._core.local_quota import PrefetchQuota
 from throttlekit._core.storage_keys import is_encodable
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
-__all__ = ["Limit", "change_rate", "scale_rate"]
+__all__ = ["Limit"]
 
 _DEFAULTS: Mapping[str, object] = {
-    "key": None, "cost": 1, "scope": "global", "tier": None, "default_tier": None,
-    "on_store_failure": "closed", "processes": None, "share": None, "adapt": None, "held_by": None,
+    "key": None,
+    "cost": 1,
+    "scope": "global",
+    "tier": None,
+    "default_tier": None,
+    "on_store_failure": "closed",
+    "processes": None,
+    "share": None,
+    "adapt": None,
+    "held_by": None,
     "show_key": False,
-}  # fmt: skip
+}
 _NO_OPTIONS: Mapping[str, Any] = {}
 _ONE_RULE: Mapping[str, Any] = {
-    "tier": None, "default_tier": None, "tiers": None, "sample": None, "declared": None, "local_part": None,
+    **dict.fromkeys(("tier", "default_tier", "tiers", "sample", "declared", "local_part")),
     "varies": False,
-}  # fmt: skip
+}
 """The attributes of a limit with one rule."""
+_SET_LATER = ("share", "tiers", "rule", "sample", "rates", "declared", "local_part", "prefetch_for", "prefetch_quota")
+"""The attributes that are None until the constructor has checked the options."""
 _MOST_RATES = 256
 _L = TypeVar("_L", bound="Limit")
 
@@ -98,15 +108,37 @@ class Limit(PerJob, Value):
     """
 
     __slots__ = (
-        "__weakref__", "adapt", "by_value", "cost", "declared", "default_tier", "fingerprint", "held_by", "key",
-        "local_part", "most", "name", "of_tier", "on_store_failure", "prefetch", "prefetch_for", "prefetch_quota",
-        "processes", "rate", "rates", "rule", "sample", "scope", "share", "show_key", "tier", "tiers", "varies",
-    )  # fmt: skip
-    _KEPT = (
-        "name", "key", "cost", "scope", "on_store_failure", "processes", "share", "adapt", "held_by",
-        "show_key", "of_tier", "by_value",
-    )  # fmt: skip
-    """The attributes that `_with_rule` copies, unless its arguments replace them."""
+        "__weakref__",
+        "adapt",
+        "by_value",
+        "cost",
+        "declared",
+        "default_tier",
+        "fingerprint",
+        "held_by",
+        "key",
+        "local_part",
+        "most",
+        "name",
+        "of_tier",
+        "on_store_failure",
+        "prefetch",
+        "prefetch_for",
+        "prefetch_quota",
+        "processes",
+        "rate",
+        "rates",
+        "rule",
+        "sample",
+        "scope",
+        "share",
+        "show_key",
+        "tier",
+        "tiers",
+        "varies",
+    )
+    _KEPT = ("name", *_DEFAULTS, "of_tier", "by_value")
+    """The attributes that `_with_rule` copies, unless `_ONE_RULE` or its arguments replace them."""
 
     algorithm: ClassVar[str]
     """The algorithm's name, in fingerprints and messages."""
@@ -178,12 +210,24 @@ class Limit(PerJob, Value):
             rate = {plain(tier): each for tier, each in cast("Mapping[Any, Any]", given).items()}
         of_tier, varying_us = _sent or (None, None)
         self._set(
-            name=plain(name), rate=rate, key=key, cost=plain(cost), scope=scope, tier=tier,
-            default_tier=plain(default_tier), on_store_failure=on_store_failure, processes=processes, share=None,
-            adapt=adapt, held_by=held_by, show_key=show_key, of_tier=of_tier, by_value=_sent is not None, tiers=None,
-            rule=None, sample=None, rates=None, declared=None, local_part=None, varies=_depends_on_job(rate),
-            prefetch=_own.get("prefetch"), prefetch_for=None, prefetch_quota=None,
-        )  # fmt: skip
+            name=plain(name),
+            rate=rate,
+            key=key,
+            cost=plain(cost),
+            scope=scope,
+            tier=tier,
+            default_tier=plain(default_tier),
+            on_store_failure=on_store_failure,
+            processes=processes,
+            adapt=adapt,
+            held_by=held_by,
+            show_key=show_key,
+            of_tier=of_tier,
+            by_value=_sent is not None,
+            varies=_depends_on_job(rate),
+            prefetch=_own.get("prefetch"),
+            **dict.fromkeys(_SET_LATER),
+        )
         with self._name_in_errors():
             self._set(share=share if share is None or isinstance(share, Share) else Share(share))
             check_options(self)
@@ -201,10 +245,15 @@ class Limit(PerJob, Value):
         if self.of_tier is not None:  # tiers are counted apart even if they have the same rate
             fingerprint = fingerprint_of(f"{fingerprint} tier {self.of_tier!r}")
         self._set(
-            rule=rule, rate=rule.rate, rates=None if rule.varying_us is None else {}, most=rule.capacity,
-            fingerprint=fingerprint, prefetch=rule.prefetch, prefetch_for=rule.prefetch_for,
+            rule=rule,
+            rate=rule.rate,
+            rates=None if rule.varying_us is None else {},
+            most=rule.capacity,
+            fingerprint=fingerprint,
+            prefetch=rule.prefetch,
+            prefetch_for=rule.prefetch_for,
             prefetch_quota=rule.prefetch_quota,
-        )  # fmt: skip
+        )
         check_adapt(self)
         if isinstance(self.cost, int) and (self.by_value or (self.of_tier is None and rule.varying_us is None)):
             self.check_cost(self.cost)
@@ -257,7 +306,7 @@ class Limit(PerJob, Value):
             ConfigurationError: The rule and the limit's options can never work together.
         """
         made, kept = object.__new__(type(self)), {each: getattr(self, each) for each in self._KEPT}
-        made._set(**{**_ONE_RULE, **kept, **changes})
+        made._set(**{**kept, **_ONE_RULE, **changes})
         with made._name_in_errors():
             made._fill(make())
         return made
@@ -278,9 +327,14 @@ class Limit(PerJob, Value):
         rate, changes = self.rule.divide(processes)
         try:
             return self._with_rule(
-                lambda: self.rule.at(rate, queue=None, **changes), scope="process", on_store_failure="closed",
-                processes=None, share=None, adapt=None, by_value=self.by_value and self.of_tier is not None,
-            )  # fmt: skip
+                lambda: self.rule.at(rate, queue=None, **changes),
+                scope="process",
+                on_store_failure="closed",
+                processes=None,
+                share=None,
+                adapt=None,
+                by_value=self.by_value and self.of_tier is not None,
+            )
         except CostExceedsLimit as error:
             raise ConfigurationError(
                 f"{begin} of {error.most} at once, which never admits a cost of {error.cost}"
@@ -432,60 +486,6 @@ class Limit(PerJob, Value):
             value = getattr(self, option)
             shown += [] if value == default else [f"{option}={value!r}"]
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def change_rate(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
-    """
-    Return *limit* with another *rate*, or a concurrency limit with another amount. It uses the count of *limit*, if the
-    algorithm can count both together (`Limit.count_with`).
-
-    Args:
-        burst: The new burst. Default: the declared burst, or the default of the new rate if the declared burst is the
-            default of the declared rate.
-
-    Raises:
-        ConfigurationError: The change cannot work: the rate is of another kind, the limit has no burst, it has tiers,
-            or its cost could never pass.
-    """
-    limit = limit.declared or limit
-    if limit.rates is not None:
-        if burst is not None:
-            raise ConfigurationError(f"limit {limit.name!r} has no burst option: its burst follows from the rate")
-        return limit.at(rate)
-    if limit.tiers is not None:
-        raise ConfigurationError(f"limit {limit.name!r} has tiers: name the one whose rate is meant")
-    if burst is not None and "burst" not in limit.rule_type.options:
-        raise ConfigurationError(f"limit {limit.name!r} is a {type(limit).__name__}, which has no burst")
-    made = limit._change_rule(lambda rule: rule.with_rate(rate, burst), by_value=True)  # pyright: ignore[reportPrivateUsage]
-    if made.fingerprint != limit.fingerprint:
-        made.count_with(limit)
-    return made
-
-
-def scale_rate(limit: Limit, thousandths: int) -> Limit:
-    """
-    Return *limit*, as it applies to a job, at *thousandths* of its rate (or of its amount, for a concurrency limit). It
-    uses the count of *limit*.
-
-    The rate is never above that of *limit*, and at least one unit in 366 days. A fixed cost can still pass, and with
-    `processes` also in the share of each process. The burst is not changed, unless it is the default of the rate. The
-    floor of `adapt` changes in proportion.
-
-    Raises:
-        ConfigurationError: The algorithm counts each rate separately, so more units than the bound would pass.
-    """
-    if thousandths >= 1000:
-        return limit
-    least = (limit.cost if isinstance(limit.cost, int) else 1) * (limit.processes or 1)
-    varies, declared = limit.rates is not None, limit.declared or limit
-    by_value = limit.by_value or not varies
-    made = limit._change_rule(lambda rule: rule.scale(thousandths, least), by_value=by_value)  # pyright: ignore[reportPrivateUsage]
-    if not varies and made.fingerprint != declared.fingerprint and not made.count_with(declared):
-        raise ConfigurationError(
-            f"limit {limit.name!r} is a {type(limit).__name__}, which counts each rate separately: more units than its "
-            "bound would pass"
-        )
-    return made
 
 
 def _depends_on_job(rate: object) -> bool:

@@ -118,7 +118,7 @@ class LimitRule:
         return self.of(rate, varying_us=self.varying_us, **{**own, **changes})
 
     def with_rate(self: _R, rate: Any, burst: int | None) -> _R:
-        """Return the rule at another *rate* and *burst*: see `throttlekit._core.limit.base.change_rate`."""
+        """Return the rule at another *rate* and *burst*: see `throttlekit._core.limit.change.change_rate`."""
         return self.at(rate)
 
     def scale(self: _R, thousandths: int, least: int) -> _R:
