@@ -98,8 +98,10 @@ def _check(framework: str, throttles: Iterable[tuple[str, Any]]) -> None:
         _log().warning(
             "Limits are not kept in this worker: throttlekit is not installed in it, and %d of its tasks name limits, "
             "such as %s. To install it, %s.",
-            len(named), min(named), _REMEDIES[framework],
-        )  # fmt: skip
+            len(named),
+            min(named),
+            _REMEDIES[framework],
+        )
 
 
 def _log() -> logging.Logger:

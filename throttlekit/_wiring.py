@@ -219,8 +219,9 @@ class Wired:
             if self._release_failed.due():
                 _log.warning(
                     "%s. Slots that could not be given back are given back once it answers; if this process ends "
-                    "before, they come free when their leases end.", error,
-                )  # fmt: skip
+                    "before, they come free when their leases end.",
+                    error,
+                )
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
         """For adapters: return *limits* at their current rates."""

@@ -68,9 +68,13 @@ class Limiter(Wired):
 
     @checks_spelling
     def __init__(
-        self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = (),
+        self,
+        store: str | Store = DEFAULT_STORE,
+        *,
+        client: object = NO_CLIENT,
+        plugins: Sequence[object] = (),
         stores: Mapping[str, str | Store] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(store, client, plugins, stores)
         self._warned = False
 
@@ -218,9 +222,13 @@ class Limiter(Wired):
         self.release_all(held, ran=False, done=True)
 
     def hold(
-        self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None,
+        self,
+        *limits: Limit,
+        job: Job | None = None,
+        key: str | int | None = None,
+        cost: int | None = None,
         timeout: float | timedelta | None = None,
-    ) -> Hold:  # fmt: skip
+    ) -> Hold:
         """
         Hold *limits* for code outside a job: `with limiter.hold(slots): …`, or `async with`. The caller waits among the
         jobs until all limits admit it. Leases are renewed during the block, and slots are released at its end.
@@ -243,9 +251,13 @@ class Limiter(Wired):
         return Hold(self, call, seconds_in("timeout", timeout))
 
     def wait(
-        self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None,
+        self,
+        *limits: Limit,
+        job: Job | None = None,
+        key: str | int | None = None,
+        cost: int | None = None,
         timeout: float | timedelta | None = None,
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         """
         Wait, in code outside a job, among the jobs until all of *limits* admit the caller, and charge them. Nothing has
         to be released afterwards. Use `hold` for slots.
@@ -274,9 +286,14 @@ class Limiter(Wired):
         return limited_by(partial(Hold, self), limits, seconds_in("timeout", timeout))
 
     def pause(
-        self, limit: Limit, duration: float | timedelta, *, job: Job | None = None, key: str | int | None = None,
+        self,
+        limit: Limit,
+        duration: float | timedelta,
+        *,
+        job: Job | None = None,
+        key: str | int | None = None,
         refused: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """
         Pause *limit* for *duration* in the whole fleet. Jobs that arrive during the pause start after it, in order.
 

@@ -56,9 +56,12 @@ yes_option = click.option(
 
 def common_options(command: _F) -> _F:
     command = click.option(
-        "--by", metavar="WHO", envvar="THROTTLEKIT_BY", show_envvar=True,
+        "--by",
+        metavar="WHO",
+        envvar="THROTTLEKIT_BY",
+        show_envvar=True,
         help="Your name, for the history.  [default: user@host]",
-    )(command)  # fmt: skip
+    )(command)
     return url_option()(command)
 
 

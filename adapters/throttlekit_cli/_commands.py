@@ -81,17 +81,18 @@ for _command in (_demo.demo, _view.top, _view.explain, _web.web, _wake.wake, *_c
 
 @cli.command(short_help="Check a live set-up, and list what to change.")
 @url_option()
-@click.option(
-    "--dramatiq", metavar="MODULE[:BROKER]", help="Check the middleware of a Dramatiq broker.",
-)  # fmt: skip
+@click.option("--dramatiq", metavar="MODULE[:BROKER]", help="Check the middleware of a Dramatiq broker.")
 @click.option("--celery", metavar="MODULE[:APP]", help="Check a Celery app, named as for celery -A.")
 @click.option("--taskiq", metavar="MODULE:BROKER", help="Check a taskiq broker, named as for taskiq worker.")
 @click.option("--huey", metavar="MODULE.HUEY", help="Check a huey, named as for huey_consumer.")
 @click.option("--rq", metavar="URL", help="Check the queues and workers in RQ's Redis.")
 @click.option(
-    "--app", "apps", multiple=True, metavar="MODULE",
+    "--app",
+    "apps",
+    multiple=True,
+    metavar="MODULE",
     help="Compare the limits of this module with those that workers use. Can be repeated.",
-)  # fmt: skip
+)
 @click.option("--strict", is_flag=True, help="Treat warnings as faults.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects: grade, about, what, remedy.")
 def doctor(

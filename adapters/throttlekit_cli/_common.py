@@ -22,17 +22,23 @@ class CommandFailed(click.ClickException):
 
 
 title_option = click.option(
-    "--title", default="", metavar="TEXT",
+    "--title",
+    default="",
+    metavar="TEXT",
     help="A name for the store, like production. It is shown before the store's host and database.",
-)  # fmt: skip
+)
 
 
 def url_option(*, required: bool = False) -> Callable[[_F], _F]:
     """Return the option --url, which can also be set with the variable THROTTLEKIT_URL."""
     return click.option(
-        "--url", metavar="URL", envvar="THROTTLEKIT_URL", show_envvar=True, required=required,
+        "--url",
+        metavar="URL",
+        envvar="THROTTLEKIT_URL",
+        show_envvar=True,
+        required=required,
         help="The limiter's store, as in Limiter(URL).",
-    )  # fmt: skip
+    )
 
 
 def require(packages: Sequence[str], extra: str = "cli") -> None:

@@ -14,21 +14,28 @@ __all__ = ["demo"]
 
 @click.command(short_help="Run many jobs on real workers on this machine, and check the limit.")
 @click.option(
-    "--framework", type=click.Choice(["dramatiq", "rq", "celery", "taskiq", "huey"]), default="dramatiq",
-    show_default=True, help="The framework of the workers.",
-)  # fmt: skip
+    "--framework",
+    type=click.Choice(["dramatiq", "rq", "celery", "taskiq", "huey"]),
+    default="dramatiq",
+    show_default=True,
+    help="The framework of the workers.",
+)
 @click.option(
-    "--jobs", type=click.IntRange(1, 10_000), default=200, show_default=True, metavar="N",
-    help="How many jobs to send.",
-)  # fmt: skip
+    "--jobs", type=click.IntRange(1, 10_000), default=200, show_default=True, metavar="N", help="How many jobs to send."
+)
 @click.option(
-    "--workers", type=click.IntRange(1, 16), default=3, show_default=True, metavar="N",
+    "--workers",
+    type=click.IntRange(1, 16),
+    default=3,
+    show_default=True,
+    metavar="N",
     help="How many workers to start, with four threads each; RQ's run one job at a time.",
-)  # fmt: skip
+)
 @click.option(
-    "--without", is_flag=True,
+    "--without",
+    is_flag=True,
     help="Run the same jobs without throttlekit, to compare: the framework retries after each 429.",
-)  # fmt: skip
+)
 def demo(framework: str, jobs: int, workers: int, without: bool) -> None:
     """
     Run many jobs that call a partner API on real workers of a framework, and check that the limit holds.

@@ -18,9 +18,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print a list of ob
 @click.command(short_help="List the changes: when, by whom, the old and the new value.")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option(
-    "--limit", "most", type=click.IntRange(min=1), default=50, show_default=True, metavar="N",
+    "--limit",
+    "most",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    metavar="N",
     help="How many changes to show.",
-)  # fmt: skip
+)
 @_json
 @url_option()
 def history(name: str | None, most: int, as_json: bool, url: str | None) -> None:

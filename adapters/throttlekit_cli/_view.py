@@ -18,20 +18,33 @@ _show_keys = click.option(
 @click.command(short_help="Show the fleet's limits: use, waiting jobs, denials.")
 @url_option(required=True)
 @click.option(
-    "--sort", "order", type=click.Choice(["wait", "use", "name", "denied"]), default="wait", show_default=True,
+    "--sort",
+    "order",
+    type=click.Choice(["wait", "use", "name", "denied"]),
+    default="wait",
+    show_default=True,
     help="What is listed first: the longest waits, the fullest limits, names from A to Z, or the most denials.",
-)  # fmt: skip
+)
 @click.option("--filter", "name", default="", metavar="TEXT", help="Only limits whose name contains TEXT.")
 @click.option(
-    "--limit", "most", type=click.IntRange(1, 500), default=50, show_default=True, metavar="N",
+    "--limit",
+    "most",
+    type=click.IntRange(1, 500),
+    default=50,
+    show_default=True,
+    metavar="N",
     help="How many keys to show: the most pressing ones.",
-)  # fmt: skip
+)
 @click.option("--once", is_flag=True, help="Print the state once, and exit. The default if the output is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per update, on one line.")
 @click.option(
-    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS",
+    "--interval",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
     help="The time between two updates.",
-)  # fmt: skip
+)
 @_show_keys
 @title_option
 def top(

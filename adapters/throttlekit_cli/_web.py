@@ -15,29 +15,48 @@ __all__ = ["web"]
 @click.command(short_help="Serve a web page of the fleet's limits.")
 @url_option(required=True)
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
     help="The address to listen on. If other machines can reach it, the page needs a token.",
-)  # fmt: skip
+)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8321, show_default=True, metavar="PORT",
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8321,
+    show_default=True,
+    metavar="PORT",
     help="The port to listen on. 0: a free one.",
-)  # fmt: skip
+)
 @click.option("--allow-control", is_flag=True, help="Let the page pause limits, change rates, and so on.")
 @click.option(
-    "--token", metavar="TOKEN", envvar="THROTTLEKIT_WEB_TOKEN", show_envvar=True,
+    "--token",
+    metavar="TOKEN",
+    envvar="THROTTLEKIT_WEB_TOKEN",
+    show_envvar=True,
     help="The secret that a browser must send. Set it in the environment: other users see command-line options.  "
     "[default: none; with --allow-control or another --host, a random one]",
-)  # fmt: skip
+)
 @click.option(
-    "--host-name", "names", multiple=True, metavar="NAME",
+    "--host-name",
+    "names",
+    multiple=True,
+    metavar="NAME",
     help="A host name at which browsers reach the page, besides localhost and IP addresses. Can be repeated.",
-)  # fmt: skip
+)
 @click.option("--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs.")
 @title_option
 def web(
-    url: str, host: str, port: int, allow_control: bool, token: str | None, names: tuple[str, ...],
-    show_keys: bool, title: str,
-) -> None:  # fmt: skip
+    url: str,
+    host: str,
+    port: int,
+    allow_control: bool,
+    token: str | None,
+    names: tuple[str, ...],
+    show_keys: bool,
+    title: str,
+) -> None:
     """
     Serve a web page that shows all limits of the fleet: their use, waiting jobs and denials in the last minutes, each
     key of a limit, why a job waits, the rules in force, and who changed what.

@@ -35,9 +35,18 @@ from rich.table import Table
 from rich.text import Text
 
 __all__ = [
-    "BURST", "EXAMPLES", "PARTNER_BURST", "RATE", "WORKERS", "Call", "DemoError", "Plan", "Promise", "check_promises",
+    "BURST",
+    "EXAMPLES",
+    "PARTNER_BURST",
+    "RATE",
+    "WORKERS",
+    "Call",
+    "DemoError",
+    "Plan",
+    "Promise",
+    "check_promises",
     "run",
-]  # fmt: skip
+]
 
 WORKERS = {
     "dramatiq": "dramatiq tasks --processes 1 --threads 4",
@@ -137,15 +146,19 @@ def check_promises(plan: Plan, calls: Sequence[Call]) -> list[Promise]:
         Promise("jobs done", f"{len(times)} of {plan.jobs}", "all", every and len(times) == plan.jobs),
         Promise("done more than once", str(len(answered) - len(times)), "none", every and len(answered) == len(times)),
         Promise(
-            "share of the limit used", f"{use:.0%}", f"at least {_MIN_USE:.0%}" if judged else few,
+            "share of the limit used",
+            f"{use:.0%}",
+            f"at least {_MIN_USE:.0%}" if judged else few,
             use >= _MIN_USE if judged else None,
         ),
         Promise(
-            "typical distance from the order sent", f"{distance} places", f"at most {_MAX_DISTANCE}",
+            "typical distance from the order sent",
+            f"{distance} places",
+            f"at most {_MAX_DISTANCE}",
             every and distance <= _MAX_DISTANCE,
         ),
         Promise("first job to last", f"{seconds:.1f} s", f"the limit alone makes it {plan.ideal:.1f} s"),
-    ]  # fmt: skip
+    ]
 
 
 def run(plan: Plan) -> int:
@@ -183,9 +196,13 @@ def _run_jobs(plan: Plan, fleet: _Fleet, console: Console) -> list[Call]:
         command = command.replace(" --worker-class throttlekit_rq.ThrottledWorker", "")
     _print_plan(plan, command, environment["THROTTLEKIT_URL"], console)
     sent = subprocess.run(
-        [sys.executable, "send.py", str(plan.jobs)], cwd=project, env=environment, capture_output=True, text=True,
+        [sys.executable, "send.py", str(plan.jobs)],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     if sent.returncode:
         raise DemoError(f"send.py failed:\n{sent.stderr}")
     for number in range(plan.workers):
@@ -288,9 +305,14 @@ class _Fleet:
     def start(self, command: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> None:
         with (self.folder / f"{len(self._processes)}.log").open("wb") as log:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARD, str(self.folder), *command], cwd=cwd, env=environment,
-                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                ["/bin/sh", "-c", _GUARD, str(self.folder), *command],
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._processes.append((shlex.join(command), process))
 
     def start_server(self, command: Callable[[str], list[str]]) -> int:

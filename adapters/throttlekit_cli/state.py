@@ -36,10 +36,26 @@ from throttlekit_cli.formatting import (
 )
 
 __all__ = [
-    "ORDERS", "ChangeState", "Counts", "FleetState", "JobState", "KeyState", "LastMinute", "LimitState", "RuleState",
-    "Slowed", "TenantState", "change_state", "fleet_state", "job_state", "key_state", "limit_state", "rule_id",
-    "rule_state", "to_data",
-]  # fmt: skip
+    "ORDERS",
+    "ChangeState",
+    "Counts",
+    "FleetState",
+    "JobState",
+    "KeyState",
+    "LastMinute",
+    "LimitState",
+    "RuleState",
+    "Slowed",
+    "TenantState",
+    "change_state",
+    "fleet_state",
+    "job_state",
+    "key_state",
+    "limit_state",
+    "rule_id",
+    "rule_state",
+    "to_data",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,11 +253,18 @@ def fleet_state(
     keys, in_use = keys_by_limit(fleet), _in_use(fleet.limits)
     limits = (
         limit_state(
-            known, keys.get(known.id, ()), in_use, fleet.rules, now=fleet.now, show_keys=show_keys, order=order,
-            partner_429s=fleet.partner_429s.get(known.id), tenants=(tenants or {}).get(known.id, ()),
+            known,
+            keys.get(known.id, ()),
+            in_use,
+            fleet.rules,
+            now=fleet.now,
+            show_keys=show_keys,
+            order=order,
+            partner_429s=fleet.partner_429s.get(known.id),
+            tenants=(tenants or {}).get(known.id, ()),
         )
         for known in in_use
-    )  # fmt: skip
+    )
 
     def pressing(row: LimitState) -> Any:
         return row.is_idle, min(map(ORDERS[order], (row, *row.keys))), row.limit, row.id
@@ -257,9 +280,17 @@ def fleet_state(
 
 
 def limit_state(
-    known: Known, keys: Sequence[Key], definitions: Iterable[Known], rules: Iterable[Rule], *, now: float,
-    show_keys: bool, order: str = "wait", partner_429s: Mapping[int, int] | None = None, tenants: Sequence[Tenant] = (),
-) -> LimitState:  # fmt: skip
+    known: Known,
+    keys: Sequence[Key],
+    definitions: Iterable[Known],
+    rules: Iterable[Rule],
+    *,
+    now: float,
+    show_keys: bool,
+    order: str = "wait",
+    partner_429s: Mapping[int, int] | None = None,
+    tenants: Sequence[Tenant] = (),
+) -> LimitState:
     """
     Return the state of the limit with the definition *known*. *keys* are its most pressing keys.
 
@@ -309,13 +340,16 @@ def limit_state(
         warnings=tuple(_warnings(known, definitions, list(zip(own, shown, strict=True)))),
         tenants=tuple(
             TenantState(
-                tenant=format_key(each.name, None, clear=clear), weight=each.weight, units=each.units,
-                units_ratio=each.units / units if units else 0.0, longest_wait_seconds=each.longest_wait,
+                tenant=format_key(each.name, None, clear=clear),
+                weight=each.weight,
+                units=each.units,
+                units_ratio=each.units / units if units else 0.0,
+                longest_wait_seconds=each.longest_wait,
             )
             for each in tenants
         ),
         keys=rows,
-    )  # fmt: skip
+    )
 
 
 def key_state(key: Key, *, show_keys: bool) -> KeyState:
@@ -329,20 +363,29 @@ def job_state(job_id: str, found: Found, *, show_keys: bool) -> JobState:
     about: dict[str, Any] = {}
     if job is not None:
         about = {
-            "limit": job.limit or None, "reason": job.reason, "since": job.since or None, "deferrals": job.deferrals,
+            "limit": job.limit or None,
+            "reason": job.reason,
+            "since": job.since or None,
+            "deferrals": job.deferrals,
             "decided_at": job.decided or None,
-        }  # fmt: skip
+        }
     if job is not None and job.place is not None:
         place = job.place
-        about |= {"starts_at": job.due or None, "jobs_before": place.before, "owner": place.owner,
-                  "owner_answers": place.answers}  # fmt: skip
+        about |= {
+            "starts_at": job.due or None,
+            "jobs_before": place.before,
+            "owner": place.owner,
+            "owner_answers": place.answers,
+        }
     if key is not None:
         clear = show_keys or key.limit.show_key
         about |= _counts(key)
         about |= {
-            "id": key.id, "definition": format_limit(key.limit), "key": format_key(key.key, key.part, clear=clear),
+            "id": key.id,
+            "definition": format_limit(key.limit),
+            "key": format_key(key.key, key.part, clear=clear),
             "rules": tuple(rule_state(rule, found.now, clear=clear) for rule in found.rules),
-        }  # fmt: skip
+        }
     return JobState(
         job=job_id, now=found.now, known=job is not None, state=state, searched_all=found.searched_all, **about
     )
@@ -361,18 +404,34 @@ def rule_state(rule: Rule, now: float | None = None, *, clear: bool) -> RuleStat
         now: The present time. If given, the text contains the time until the rule ends.
     """
     return RuleState(
-        id=rule_id(rule), what=rule.what, limit=rule.name, part=shown_part(rule, clear=clear), rate=rule.rate,
-        burst=rule.burst, weight=rule.weight, factor=rule.factor, since=rule.since_us / 1e6,
-        until=rule.until_us / 1e6 or None, by=rule.by, text=format_active_rule(rule, now, clear=clear),
-    )  # fmt: skip
+        id=rule_id(rule),
+        what=rule.what,
+        limit=rule.name,
+        part=shown_part(rule, clear=clear),
+        rate=rule.rate,
+        burst=rule.burst,
+        weight=rule.weight,
+        factor=rule.factor,
+        since=rule.since_us / 1e6,
+        until=rule.until_us / 1e6 or None,
+        by=rule.by,
+        text=format_active_rule(rule, now, clear=clear),
+    )
 
 
 def change_state(change: Change, *, clear: bool) -> ChangeState:
     before, after = (None if rule is None else rule_state(rule, clear=clear) for rule in (change.before, change.after))
     return ChangeState(
-        at=change.at, by=change.by, verb=change.verb, limit=change.name, part=shown_part(change, clear=clear),
-        before=before, after=after, forgotten=change.forgotten, text=format_effect(change),
-    )  # fmt: skip
+        at=change.at,
+        by=change.by,
+        verb=change.verb,
+        limit=change.name,
+        part=shown_part(change, clear=clear),
+        before=before,
+        after=after,
+        forgotten=change.forgotten,
+        text=format_effect(change),
+    )
 
 
 def _in_use(definitions: Sequence[Known]) -> list[Known]:
@@ -403,9 +462,13 @@ def _last_minute(minute: Minute, share: float | None) -> LastMinute | None:
     if not minute.is_known:
         return None
     return LastMinute(
-        allowed=minute.allowed, units=minute.used, rate_used_ratio=share, denied=dict(minute.denied or {}),
-        denials=minute.denials, longest_wait_seconds=minute.longest_wait,
-    )  # fmt: skip
+        allowed=minute.allowed,
+        units=minute.used,
+        rate_used_ratio=share,
+        denied=dict(minute.denied or {}),
+        denials=minute.denials,
+        longest_wait_seconds=minute.longest_wait,
+    )
 
 
 def _slow_down(slowed: SlowNow | None) -> Slowed | None:

@@ -28,9 +28,7 @@ from throttlekit_rq._settings import limiter_for, settings
 from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log, shown_of
 from throttlekit_rq._wire import Record
 
-__all__ = [
-    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once", "throttling_of",
-]  # fmt: skip
+__all__ = ["BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once", "throttling_of"]
 
 _LOG_EVERY = 30
 _log = logging.getLogger("throttlekit.rq")

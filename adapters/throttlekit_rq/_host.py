@@ -17,9 +17,21 @@ from rq.utils import utcformat
 from rq.worker import BaseWorker
 
 __all__ = [
-    "Denied", "Refused", "cancel_in", "created_at", "current_job", "end_with", "fail_with", "give_slot_back",
-    "has_rq_limit", "intermediate_key", "lock_key", "scheduled_key", "untyped", "worker_key",
-]  # fmt: skip
+    "Denied",
+    "Refused",
+    "cancel_in",
+    "created_at",
+    "current_job",
+    "end_with",
+    "fail_with",
+    "give_slot_back",
+    "has_rq_limit",
+    "intermediate_key",
+    "lock_key",
+    "scheduled_key",
+    "untyped",
+    "worker_key",
+]
 
 _rq_limits: Any = None
 with suppress(ImportError):  # the module exists since RQ 3

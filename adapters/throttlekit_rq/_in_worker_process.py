@@ -189,8 +189,10 @@ def _relayed_wait(job: Any, limiter: Limiter) -> RelayedWait | None:
         _log.warning(
             "The waker of queue %r (`throttlekit wake`) listens at the store %s, and the workers use %s: denied jobs "
             "return after an estimated delay. Start the waker with --url and the store of the workers.",
-            job.origin, waker.store or "(none)", limiter.store_address or "(none)",
-        )  # fmt: skip
+            job.origin,
+            waker.store or "(none)",
+            limiter.store_address or "(none)",
+        )
     return None
 
 
@@ -228,5 +230,6 @@ def _warn_of_no_promoter(job: Any) -> None:
             "No process enqueues the scheduled jobs of queue %r: a job that a limit denies waits in its worker for up "
             "to %.0f s at a time, and loses its position in the queue. Start one worker with --with-scheduler, or "
             "workers with --worker-class throttlekit_rq.ThrottledWorker.",
-            job.origin, _LONGEST_IN_PLACE,
-        )  # fmt: skip
+            job.origin,
+            _LONGEST_IN_PLACE,
+        )

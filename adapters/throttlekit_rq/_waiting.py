@@ -30,9 +30,22 @@ from throttlekit_rq._host import (
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
-    "announce", "cancel", "clear_deferral", "deny", "is_first_to_log", "look", "others_are_idle", "promote",
-    "promoted_by", "put_new_first", "read_expiry", "read_record", "schedule_sooner", "shown_of", "wake",
-]  # fmt: skip
+    "announce",
+    "cancel",
+    "clear_deferral",
+    "deny",
+    "is_first_to_log",
+    "look",
+    "others_are_idle",
+    "promote",
+    "promoted_by",
+    "put_new_first",
+    "read_expiry",
+    "read_record",
+    "schedule_sooner",
+    "shown_of",
+    "wake",
+]
 
 _PROMOTER_LIVES_MS = 5_000
 _IDLE_MS = 600

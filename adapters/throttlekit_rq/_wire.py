@@ -19,9 +19,22 @@ from rq.utils import import_attribute
 from throttlekit import ConfigurationError
 
 __all__ = [
-    "ADMITTED", "EXPIRES", "FIELD", "LATE_IMPORT", "RUN", "Carried", "Given", "Record", "idle_key", "import_function",
-    "logged_key", "notes_key", "promoter_key", "register_wrapper", "waker_key",
-]  # fmt: skip
+    "ADMITTED",
+    "EXPIRES",
+    "FIELD",
+    "LATE_IMPORT",
+    "RUN",
+    "Carried",
+    "Given",
+    "Record",
+    "idle_key",
+    "import_function",
+    "logged_key",
+    "notes_key",
+    "promoter_key",
+    "register_wrapper",
+    "waker_key",
+]
 
 LATE_IMPORT = "late-import:"
 """The prefix of the log entry for a work-horse that had to import throttlekit. The queue's name follows it."""

@@ -51,12 +51,19 @@ def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[
     """
     return [
         [
-            bar.at, bar.units, bar.denied, bar.paused, bar.longest_wait, bar.waiting,
+            bar.at,
+            bar.units,
+            bar.denied,
+            bar.paused,
+            bar.longest_wait,
+            bar.waiting,
             bar.rate / 1000 * of.bar_s / 60 if comparable and bar.rate else None,
-            bar.arrived, bar.granted, bar.partner_429s,
+            bar.arrived,
+            bar.granted,
+            bar.partner_429s,
         ]
         for bar in bars
-    ]  # fmt: skip
+    ]
 
 
 def shares_data(steps: Sequence[SharedStep], *, show_keys: bool) -> dict[str, Any]:

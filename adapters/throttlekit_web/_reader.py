@@ -172,9 +172,15 @@ class Reader:
         keys = pressing_keys(self._store, known, _PRESSING)
         partner_429s = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
         row = limit_state(
-            known, keys, without_replaced(definitions), rules, now=now, show_keys=self._show_keys,
-            partner_429s=partner_429s, tenants=tenants_of(self._store).get(id, ()) if known.shared else (),
-        )  # fmt: skip
+            known,
+            keys,
+            without_replaced(definitions),
+            rules,
+            now=now,
+            show_keys=self._show_keys,
+            partner_429s=partner_429s,
+            tenants=tenants_of(self._store).get(id, ()) if known.shared else (),
+        )
         row, of = replace(row, tenants=heaviest(row.tenants)), RANGES[name]
         bars = bars_of(self._store, [id], now, of)[id]
         begin, history = now - of.bars * of.bar_s, Control(self._store, by="reader").history(known.limit.name)

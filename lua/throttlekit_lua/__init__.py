@@ -24,9 +24,7 @@ ALGORITHMS = {
 _ONE_RECORD = frozenset("tfsl")
 """The algorithms whose state one_record.lua reads and writes."""
 
-_WAITING = (
-    "decide", "wait_look", "wait_forget", "wait_pause", "wait_slow", "wait_settle", "wait_return", "wait_where",
-)  # fmt: skip
+_WAITING = ("decide", "wait_look", "wait_forget", "wait_pause", "wait_slow", "wait_settle", "wait_return", "wait_where")
 """The verbs of waitlists that read claims."""
 
 _ALONE = ("wait_clear", "wait_list")

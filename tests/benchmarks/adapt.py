@@ -116,9 +116,12 @@ NOTES = f"""\
 
 def measured(found: Found) -> dict[str, Any]:
     return {
-        "refused": found.refused, "use": found.use, "settled": [found.settled(at) for at in found.changes()],
-        "sent": found.sent_each(1), "rate": found.rate_each(1),
-    }  # fmt: skip
+        "refused": found.refused,
+        "use": found.use,
+        "settled": [found.settled(at) for at in found.changes()],
+        "sent": found.sent_each(1),
+        "rate": found.rate_each(1),
+    }
 
 
 def main() -> int:
@@ -146,15 +149,20 @@ def main() -> int:
                     changes = [(2 * (n + 1), rate) for n, (_, rate) in enumerate(plan.changes)]
                     chosen = plan._replace(seconds=6, changes=changes, processes=2)
                 run = measured(happen(chosen, what, limit))
-                print(f"{partner}, {way}: {run['refused']:.1f} per 1 000, use {run['use']:.3f}, settled after "
-                      f"{run['settled']}", file=sys.stderr, flush=True)  # fmt: skip
+                print(
+                    f"{partner}, {way}: {run['refused']:.1f} per 1 000, use {run['use']:.3f}, settled after "
+                    f"{run['settled']}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 runs.setdefault(partner, {}).setdefault(way, []).append(run)
                 if keep is not None:
                     keep.write_text(json.dumps(runs), "utf-8")
     shown = {
         partner: {way: runs[partner][way] for way in WAYS_OF_PARTNER[partner] if way in runs[partner]}
-        for partner in PARTNERS if partner in runs
-    }  # fmt: skip
+        for partner in PARTNERS
+        if partner in runs
+    }
     text, missed = rows(shown, AIMS, OURS)
     print(about("dramatiq", "celery", "rq", "redis", "botocore"), text, NOTES, sep="\n\n")
     if options.write:

@@ -28,9 +28,18 @@ FRAMEWORKS = ("dramatiq", "rq", "celery")
 LEAST_USE, MOST_GROWTH, MOST_DENIALS = 0.97, 1.1, 1.2
 _LONG = 5
 _TITLES = [
-    "backlog", "how", "done", "use", "bound", "asks a job", "denials", "deliveries a job", "limits' Redis, µs a job",
-    "broker's Redis, µs a job", "out of order",
-]  # fmt: skip
+    "backlog",
+    "how",
+    "done",
+    "use",
+    "bound",
+    "asks a job",
+    "denials",
+    "deliveries a job",
+    "limits' Redis, µs a job",
+    "broker's Redis, µs a job",
+    "out of order",
+]
 _NOTES = """\
 * Asks: decisions of the limits' store. Denials: how many of them were no grant, returns before a slot included, of a
   job that the burst did not let through at once. A slot that is more than 10 minutes off is one more in each 10.
@@ -52,9 +61,14 @@ def row(name: str, how: str, cost: Cost) -> list[str]:
     deliveries = "-" if cost.deliveries is None else f"{cost.deliveries:.2f}"
     costs = f"{cost.asks:.2f}", f"{cost.denials:.2f}", deliveries, f"{cost.store_us:.0f}", f"{cost.broker_us:.0f}"
     return [
-        name, how, str(cost.done), f"{cost.use:.3f}", f"{cost.beyond_us / 1000:+.1f} ms", *costs,
+        name,
+        how,
+        str(cost.done),
+        f"{cost.use:.3f}",
+        f"{cost.beyond_us / 1000:+.1f} ms",
+        *costs,
         f"{100 * cost.inverted:.2f} %",
-    ]  # fmt: skip
+    ]
 
 
 def judged(framework: str, found: Mapping[int, Cost], *, times: bool = True) -> Iterator[Promise]:

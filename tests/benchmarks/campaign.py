@@ -25,10 +25,20 @@ from support.reports.tables import Promise, about, print_results, table
 FULL_CALLS = 100_000
 LEAST_USE, MOST_INVERTED = 0.98, 0.01
 _TITLES = [
-    "account, × all campaigns'", "limits", "took s", "use of what was allowed", "account's, while short",
-    "least campaign's, while short", "bounds", "out of order", "places off", "lost, twice", "asks a call",
-    "limits' Redis", "broker's Redis",
-]  # fmt: skip
+    "account, × all campaigns'",
+    "limits",
+    "took s",
+    "use of what was allowed",
+    "account's, while short",
+    "least campaign's, while short",
+    "bounds",
+    "out of order",
+    "places off",
+    "lost, twice",
+    "asks a call",
+    "limits' Redis",
+    "broker's Redis",
+]
 _NOTES = """\
 * Bounds: every grant, at the instant at which the limits' Redis charged it, in each window: `burst + window × rate`.
 * Use: in each second from the third on, what was granted of what could have been: the account's rate, or, if it is
@@ -44,12 +54,18 @@ def row(plan: Plan, record: Record, found: Found) -> list[str]:
         f"{plan.account:g}",
         f"{plan.campaigns} × {plan.amounts['campaign-00'] / 2:g}/s … {max(list(plan.amounts.values())[:-1]) / 2:g}/s, "
         f"{plan.amounts['account'] / 2:g}/s",
-        f"{found.seconds:.1f}", _share(found.use), _share(found.account_use),
+        f"{found.seconds:.1f}",
+        _share(found.use),
+        _share(found.account_use),
         _share(min(found.campaign_use.values(), default=None)),
         "hold" if not found.broken else f"BROKEN: {', '.join(found.broken)}",
-        f"{100 * found.inverted:.2f} %", str(found.displaced), f"{found.lost}, {found.twice}", f"{record.asks:.2f}",
-        f"{100 * record.store_cpu:.1f} %", f"{100 * record.broker_cpu:.1f} %",
-    ]  # fmt: skip
+        f"{100 * found.inverted:.2f} %",
+        str(found.displaced),
+        f"{found.lost}, {found.twice}",
+        f"{record.asks:.2f}",
+        f"{100 * record.store_cpu:.1f} %",
+        f"{100 * record.broker_cpu:.1f} %",
+    ]
 
 
 def _share(value: float | None) -> str:

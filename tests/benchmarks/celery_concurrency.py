@@ -67,9 +67,14 @@ class CelerySlotting(SlotRecord):
 @contextmanager
 def slotting_on(where: Servers, amount: int = 10, **config: Any) -> Iterator[CelerySlotting]:
     config = {
-        "module": "support.celery.slots", "store": f"{where.redis_base}/1", "lease": _LEASE, "amount": amount,
-        "rate": "100/s", "burst": 100, **config,
-    }  # fmt: skip
+        "module": "support.celery.slots",
+        "store": f"{where.redis_base}/1",
+        "lease": _LEASE,
+        "amount": amount,
+        "rate": "100/s",
+        "burst": 100,
+        **config,
+    }
     with (
         celery_site(where.kind, where.broker_url, where.redis_base, **config) as site,
         closing(CelerySlotting(site, Slots(amount=amount, lease=_LEASE))) as slotting,

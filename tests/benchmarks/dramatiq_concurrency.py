@@ -27,8 +27,9 @@ from support.reports.slots import Row, Scenario, measure_429, measure_backlog, m
 from support.servers.flood import Servers
 
 _NATIVE: dict[str, Any] = {
-    "mode": "native", "options": {"max_retries": 1_000_000, "min_backoff": 500, "max_backoff": 2000}
-}  # fmt: skip
+    "mode": "native",
+    "options": {"max_retries": 1_000_000, "min_backoff": 500, "max_backoff": 2000},
+}
 _FREE, _NO_LIMIT = "no limit, 10 threads", {"mode": "none", "threads": 5}
 
 
@@ -43,9 +44,11 @@ def run_backlog(where: Servers, row: Row, bodies: list[float], how: dict[str, An
 def run_kill(where: Servers, row: Row, how: dict[str, Any]) -> None:
     with DramatiqSlotting(Slots(amount=8, lease=5.0, **how), where) as slotting:
         measure_kill(
-            row, slotting, lambda: slotting.start(processes=1, threads=4),
+            row,
+            slotting,
+            lambda: slotting.start(processes=1, threads=4),
             lambda: slotting.start(processes=1, threads=12),
-        )  # fmt: skip
+        )
 
 
 def run_429(where: Servers, row: Row) -> None:

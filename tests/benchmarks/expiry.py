@@ -71,8 +71,11 @@ def measure(where: Servers, name: str, seconds: int, *, figures: bool = True) ->
     while_sent = [at for at in starts if at <= seconds]
     use = len(while_sent) / (RATE * seconds)
     slices = [sum(1 for at in while_sent if at // _SLICE == n) for n in range(seconds // _SLICE)]
-    print(f"{name:18} used {use:.2f} of the limit; ran per {_SLICE} s of {RATE * _SLICE}: {slices}; "
-          f"jobs without an expiry that did not end: {lost}", flush=True)  # fmt: skip
+    print(
+        f"{name:18} used {use:.2f} of the limit; ran per {_SLICE} s of {RATE * _SLICE}: {slices}; "
+        f"jobs without an expiry that did not end: {lost}",
+        flush=True,
+    )
     return row.least <= use <= 1 + BURST / (RATE * seconds) and not lost
 
 

@@ -70,9 +70,13 @@ def row(case: Case, found: Outcome | None) -> list[str]:
     ours = not case.alone
     only_ours = found.duplicates_allowed, found.refused, found.over, found.over_allowed
     return [
-        *begin, f"{found.done} of {case.jobs}{left}", str(found.lost), str(found.duplicates),
-        *(str(each) if ours else "-" for each in only_ours), f"{found.recovered:.2f}",
-    ]  # fmt: skip
+        *begin,
+        f"{found.done} of {case.jobs}{left}",
+        str(found.lost),
+        str(found.duplicates),
+        *(str(each) if ours else "-" for each in only_ours),
+        f"{found.recovered:.2f}",
+    ]
 
 
 def main() -> int:

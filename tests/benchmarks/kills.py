@@ -77,8 +77,12 @@ def of_celery(options: argparse.Namespace) -> Iterator[Run]:
                 for seed in range(1, options.seeds + 1):
                     kills, conf = moments(seed, every=4.5, last=2.5), _RECOVERY | (_LATE if acks == "late" else {})
                     common: dict[str, Any] = {
-                        "jobs": 1500, "pace": 50, "kill_with": how, "give_up": 180.0, "conf": conf,
-                    }  # fmt: skip
+                        "jobs": 1500,
+                        "pace": 50,
+                        "kill_with": how,
+                        "give_up": 180.0,
+                        "conf": conf,
+                    }
                     floods = {
                         "throttlekit": flood_of(CeleryFlood, kills, **common),
                         "Celery alone": flood_of(CeleryFlood, kills, mode="none", **common),

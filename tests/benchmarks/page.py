@@ -32,8 +32,11 @@ def printed(command: str) -> tuple[str, int]:
     script, *options = shlex.split(command)
     process = subprocess.Popen(
         [sys.executable, str(_HERE / script), *options],
-        stdout=subprocess.PIPE, text=True, encoding="utf-8", env={**os.environ, "COLUMNS": "150"},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "COLUMNS": "150"},
+    )
     lines: list[str] = []
     for line in process.stdout or ():
         print(line, end="", flush=True)

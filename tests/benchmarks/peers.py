@@ -40,9 +40,14 @@ OURS = "throttlekit `TokenBucket`"
 JOB = "throttlekit `TokenBucket`, as a job"
 MOST_RATIO = 1.0
 _TITLES = [
-    "one decision", "allowed × INCR", "denied × INCR", "many tenants × INCR", "round trips", "server CPU × INCR",
+    "one decision",
+    "allowed × INCR",
+    "denied × INCR",
+    "many tenants × INCR",
+    "round trips",
+    "server CPU × INCR",
     "bytes a tenant",
-]  # fmt: skip
+]
 _NOTES = """\
 * × INCR: latency as a multiple of redis-py's INCR of the same round: the median of all rounds, and the middle half.
 * Round trips and server CPU: of an allowed call. What acquires and releases is shown as the pair.

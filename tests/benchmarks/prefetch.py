@@ -82,9 +82,12 @@ def rows(found: dict[str, Kind]) -> Iterator[tuple[str, ...]]:
     for name, kind in found.items():
         server, client = sum(base.server) / max(sum(kind.server), 1e-9), sum(base.client) / sum(kind.client)
         yield (
-            name, spread(ratios(base.wall, kind.wall), 1), f"1/{server:.1f}", f"1/{client:.1f}",
+            name,
+            spread(ratios(base.wall, kind.wall), 1),
+            f"1/{server:.1f}",
+            f"1/{client:.1f}",
             f"{statistics.median(kind.calls):.3f}",
-        )  # fmt: skip
+        )
 
 
 def judged(found: dict[str, Kind]) -> Iterator[Promise]:

@@ -248,13 +248,15 @@ ROWS = {
 }
 OTHERS = {
     "first come, first served": Row(heavy, heavy_figures, {"share": None}, only="Dramatiq, Redis"),
-    "a cap for each tenant": Row(heavy, heavy_figures, {"share": None, "key": "{account}", "per": f"{len(TENANTS)}s"},
-                                 only="Dramatiq, Redis"),
-    "a queue for each tenant": Row(heavy, heavy_figures, {"share": None}, {"mode": "blocking", "queues": TENANTS},
-                                   only="Celery, RabbitMQ"),
+    "a cap for each tenant": Row(
+        heavy, heavy_figures, {"share": None, "key": "{account}", "per": f"{len(TENANTS)}s"}, only="Dramatiq, Redis"
+    ),
+    "a queue for each tenant": Row(
+        heavy, heavy_figures, {"share": None}, {"mode": "blocking", "queues": TENANTS}, only="Celery, RabbitMQ"
+    ),
     "a round robin of one's own": Row(heavy, heavy_figures, {"share": None}, {"mode": "none"}, only="Dramatiq, Redis"),
     "`share=`": Row(heavy, heavy_figures, only="Dramatiq, Redis"),
-}  # fmt: skip
+}
 
 PANELS = {
     ("first come, first served", "Dramatiq, Redis"): "First come, first served: one of 10 000 jobs, ten of 1 a second",
@@ -332,10 +334,13 @@ def main() -> int:
                 if keep is not None:
                     keep.write_text(json.dumps(collected), "utf-8")
     shown, others = (
-        {name: {kind: [Figure(*each) for each in of] for kind, of in collected[part][name].items()} for name in rows
-         if name in collected[part]}
+        {
+            name: {kind: [Figure(*each) for each in of] for kind, of in collected[part][name].items()}
+            for name in rows
+            if name in collected[part]
+        }
         for part, rows in (("rows", ROWS), ("beside", OTHERS))
-    )  # fmt: skip
+    )
     parts = by_workers(shown, list(WORKERS)), NOTES, beside(others)
     print(about("dramatiq", "celery", "rq", "redis"), *parts, sep="\n\n")
     if options.write:

@@ -34,15 +34,27 @@ OPEN = (1_000_000, 1)
 PARTS = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 OURS = "throttlekit `TokenBucket`"
 CHOSEN = (
-    BASE, OURS, "throttlekit `TokenBucket`, as a job", "throttlekit 3 × `TokenBucket`", "throttlekit `FixedWindow`",
-    "throttlekit `SlidingWindow`", "throttlekit `SlidingLog`", "throttlekit `Concurrency`, acquire and release",
-    "limits, fixed window", "limits, moving window", "limits, sliding window counter",
-)  # fmt: skip
+    BASE,
+    OURS,
+    "throttlekit `TokenBucket`, as a job",
+    "throttlekit 3 × `TokenBucket`",
+    "throttlekit `FixedWindow`",
+    "throttlekit `SlidingWindow`",
+    "throttlekit `SlidingLog`",
+    "throttlekit `Concurrency`, acquire and release",
+    "limits, fixed window",
+    "limits, moving window",
+    "limits, sliding window counter",
+)
 _SOON = 0.3
 REACHED = "reached"
 _TITLES = [
-    "one decision", "decisions/s", REACHED, *(f"{part}, µs" for part in PARTS), *(f"{part} × INCR" for part in PARTS),
-]  # fmt: skip
+    "one decision",
+    "decisions/s",
+    REACHED,
+    *(f"{part}, µs" for part in PARTS),
+    *(f"{part} × INCR" for part in PARTS),
+]
 _NOTES = """\
 * Reached: the part of the load that the processes reached, in the median round. Below 1 the machine is too small for
   the load: each decision waits for all before it, and its time says nothing of the limiter.

@@ -70,9 +70,18 @@ def test_lost_duplicate_and_misordered_calls_are_counted() -> None:
 
 
 _COST = Cost(
-    burst=5, done=10, lost=0, asks=2.0, denials=1.0, deliveries=2.0, use=1.0, beyond_us=-1.0,
-    store_us=1.0, broker_us=1.0, inverted=0.0,
-)  # fmt: skip
+    burst=5,
+    done=10,
+    lost=0,
+    asks=2.0,
+    denials=1.0,
+    deliveries=2.0,
+    use=1.0,
+    beyond_us=-1.0,
+    store_us=1.0,
+    broker_us=1.0,
+    inverted=0.0,
+)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +101,38 @@ def test_backlog_is_judged_by_bound_use_and_cost(last: dict[str, float], kept: l
 
 
 _FOUND = Found(
-    sent=10, taken=10, taken_s=1.0, first_s=1.0, ready_s=1.0, worker_mb=[50.0], peak_mb=50.0, sent_b=1.0, broker_b=1.0,
-    store_b=1.0, line=Work(1, 1, 1, 1), drain=Work(1, 1, 1, 1), use=1.0, load=1.0, overtaken=0.0, places=0,
-    beyond_us=-1.0, extra_1_s=None, extra_100_s=1.0, restart=dict.fromkeys(("stopped", "ready", "first", "full"), None),
-    kill={"full": None, "use": 1.0}, twice_before=0, twice=1, lost=0, doubled=0, again=0, dead=0, stranded=0, done=6,
-    waiting=4, deliveries=12.0,
-)  # fmt: skip
+    sent=10,
+    taken=10,
+    taken_s=1.0,
+    first_s=1.0,
+    ready_s=1.0,
+    worker_mb=[50.0],
+    peak_mb=50.0,
+    sent_b=1.0,
+    broker_b=1.0,
+    store_b=1.0,
+    line=Work(1, 1, 1, 1),
+    drain=Work(1, 1, 1, 1),
+    use=1.0,
+    load=1.0,
+    overtaken=0.0,
+    places=0,
+    beyond_us=-1.0,
+    extra_1_s=None,
+    extra_100_s=1.0,
+    restart=dict.fromkeys(("stopped", "ready", "first", "full"), None),
+    kill={"full": None, "use": 1.0},
+    twice_before=0,
+    twice=1,
+    lost=0,
+    doubled=0,
+    again=0,
+    dead=0,
+    stranded=0,
+    done=6,
+    waiting=4,
+    deliveries=12.0,
+)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,19 @@ from support.throughput.run import AN_INCR, SETUPS, VARIANTS, Bench, Setup, Timi
 MOST_SLOWER, MOST_OF_INCR = 1.05, 1.2
 _WITHOUT, *_WITH = VARIANTS
 _TITLES = [
-    "framework", "jobs/s without", "jobs/s with a limit", "time × without", "µs a job", "of it CPU",
-    "names none, × without", "µs a job", "of it CPU", "an INCR, × without", "µs a job", "of it CPU",
-]  # fmt: skip
+    "framework",
+    "jobs/s without",
+    "jobs/s with a limit",
+    "time × without",
+    "µs a job",
+    "of it CPU",
+    "names none, × without",
+    "µs a job",
+    "of it CPU",
+    "an INCR, × without",
+    "µs a job",
+    "of it CPU",
+]
 _NOTES = """\
 * × without: the time of a job as a multiple of the same round's without throttlekit: the median, and the middle half.
 * µs a job: what that is in time, the median of all rounds. Jobs go through one worker: what it pays is not hidden by

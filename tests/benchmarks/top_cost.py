@@ -104,8 +104,10 @@ def main() -> int:
             reports = client.info("commandstats")["cmdstat_evalsha"]
             memory = sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter("tk1:{fleet}:*"))
             print(f"{options.keys:,} keys, {client.dbsize():,} names in the store, filled in {filled:.0f} s.")
-            print(f"What the fleet was told takes {memory / 1e6:.1f} MB; a report of {AT_ONCE} keys takes the server "
-                  f"{reports['usec_per_call'] / 1000:.2f} ms.\n")  # fmt: skip
+            print(
+                f"What the fleet was told takes {memory / 1e6:.1f} MB; a report of {AT_ONCE} keys takes the server "
+                f"{reports['usec_per_call'] / 1000:.2f} ms.\n"
+            )
             print("| `throttlekit top --once` | server's CPU, ms | questions, ms | whole command, s |")
             print("|---|---|---|---|")
             ok = True

@@ -28,10 +28,23 @@ from support.reports.tables import Promise, about, print_results, table
 
 LEAST_USE = 0.98
 _TITLES = [
-    "workers, jobs that wait", "taken up", "in line, a second", "a worker, MB", "broker, bytes a job",
-    "limits' Redis, bytes a job", "in line, µs a job", "to run, µs a job", "asks a job", "first start, s", "use; load",
-    "overtaken", "10/s → 100/s, s", "restart, s", "a SIGKILL, s", "lost, twice",
-]  # fmt: skip
+    "workers, jobs that wait",
+    "taken up",
+    "in line, a second",
+    "a worker, MB",
+    "broker, bytes a job",
+    "limits' Redis, bytes a job",
+    "in line, µs a job",
+    "to run, µs a job",
+    "asks a job",
+    "first start, s",
+    "use; load",
+    "overtaken",
+    "10/s → 100/s, s",
+    "restart, s",
+    "a SIGKILL, s",
+    "lost, twice",
+]
 _NOTES = """\
 * Taken up: what the workers have seen when the window begins; the rest is in its queue. A worker: its memory then (PSS,
   children included), of the four on average, and the most at any time. Broker: before the workers start → then.
@@ -48,17 +61,23 @@ _NOTES = """\
 def row(name: str, found: Mapping[str, Any]) -> list[str]:
     mb, line, drain, restart = found["worker_mb"], found["line"], found["drain"], found["restart"]
     return [
-        name, str(found["taken"]), f"{found['taken'] / max(found['taken_s'], 0.1):.0f}",
-        f"{sum(mb) / len(mb):.0f}; {found['peak_mb']:.0f}", f"{found['sent_b']:.0f} → {found['broker_b']:.0f}",
-        f"{found['store_b']:.0f}", *(" / ".join(f"{each:.0f}" for each in work[:3]) for work in (line, drain)),
-        f"{line[3]:.2f} + {drain[3]:.2f}", f"{found['first_s']:.1f} / {found['ready_s']:.1f}",
-        f"{found['use']:.3f}; {found['load']:.0f}", f"{found['overtaken']:.1%}; {found['places']}",
+        name,
+        str(found["taken"]),
+        f"{found['taken'] / max(found['taken_s'], 0.1):.0f}",
+        f"{sum(mb) / len(mb):.0f}; {found['peak_mb']:.0f}",
+        f"{found['sent_b']:.0f} → {found['broker_b']:.0f}",
+        f"{found['store_b']:.0f}",
+        *(" / ".join(f"{each:.0f}" for each in work[:3]) for work in (line, drain)),
+        f"{line[3]:.2f} + {drain[3]:.2f}",
+        f"{found['first_s']:.1f} / {found['ready_s']:.1f}",
+        f"{found['use']:.3f}; {found['load']:.0f}",
+        f"{found['overtaken']:.1%}; {found['places']}",
         f"{_s(found['extra_1_s'], 2)}, {_s(found['extra_100_s'], 2)}",
         " / ".join(_s(restart[what]) for what in ("stopped", "ready", "first", "full")),
         f"{_s(found['kill']['full'])}; {found['kill']['use']:.2f}",
         f"{found['lost'] + found['stranded']}, {found['twice_before']} / {found['twice']}; "
         f"{found['doubled'] + found['again']}",
-    ]  # fmt: skip
+    ]
 
 
 def _s(seconds: float | None, digits: int = 1) -> str:

@@ -53,9 +53,14 @@ def run_demo(demo_folder: Path) -> Callable[..., subprocess.CompletedProcess[str
 
     def run(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*COMMAND, *options], env=_environment(demo_folder, variables), capture_output=True, text=True,
-            encoding="utf-8", timeout=600, check=False,
-        )  # fmt: skip
+            [*COMMAND, *options],
+            env=_environment(demo_folder, variables),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=600,
+            check=False,
+        )
 
     return run
 
@@ -65,9 +70,13 @@ def started_demo(demo_folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A demo whose workers run jobs, as the leader of a process group, as in a terminal."""
     with (demo_folder / "output").open("w") as output:
         process = subprocess.Popen(
-            [*COMMAND, "--jobs", "1000"], env=_environment(demo_folder, {}), stdout=output, stderr=output,
-            text=True, start_new_session=True,
-        )  # fmt: skip
+            [*COMMAND, "--jobs", "1000"],
+            env=_environment(demo_folder, {}),
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+        )
     try:
         wait_until(lambda: " 1 s  " in (demo_folder / "output").read_text(), description="the jobs run")
         yield process

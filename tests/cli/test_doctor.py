@@ -16,7 +16,7 @@ import redis
 
 from support.acl import acl_rights
 from support.doctor import run_doctor
-from support.servers.certificates import self_signed
+from support.servers.certificates import self_signed, tls_options
 from support.servers.processes import Cluster, free_port, redis_server
 from support.servers.sentinel import watched
 from throttlekit import Adapt, Control, Limiter, TokenBucket
@@ -187,10 +187,9 @@ def test_a_missing_database_is_a_fault(redis_base: str) -> None:
 
 def test_tls_that_is_not_trusted_is_a_fault(tmp_path: Path) -> None:
     """The fault about a self-signed certificate names the option to use."""
-    certificate, key = map(str, self_signed(tmp_path))
+    certificate, key = self_signed(tmp_path)
     port = free_port()
-    with redis_server("--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key,
-                      "--tls-ca-cert-file", certificate, "--tls-auth-clients", "no"):  # fmt: skip
+    with redis_server("--tls-port", str(port), *tls_options(certificate, key)):
         found = findings_about(f"rediss://:s3cret@127.0.0.1:{port}/0?socket_timeout=5")
         assert "ssl_ca_certs" in with_grade(found, "fault")
         sound = f"rediss://127.0.0.1:{port}/0?socket_timeout=5&ssl_ca_certs={certificate}"
@@ -325,14 +324,14 @@ AMQP = ("redis://localhost:1/0", "amqp://localhost:1")
         ([('Limiter("redis://localhost:1/1")', "Limiter()")], "fault", "in memory"),
         ([("600}", "30}")], "warning", "visibility_timeout is 30 s"),
         ([("@app.task", "app.conf.task_always_eager = True\n@app.task")], "warning", "eager"),
-        ([("app.conf.broker_transport_options = {\"visibility_timeout\": 600}", "")], "note", "an hour"),
+        ([('app.conf.broker_transport_options = {"visibility_timeout": 600}', "")], "note", "an hour"),
         ([AMQP], "note", "consumer_timeout"),
         ([AMQP], "note", "set broker_transport_options confirm_publish to True"),
-        ([AMQP, ("visibility_timeout\": 600", "confirm_publish\": True")], "ok", "RabbitMQ confirms the tasks"),
+        ([AMQP, ('visibility_timeout": 600', 'confirm_publish": True')], "ok", "RabbitMQ confirms the tasks"),
         ([("redis://localhost:1/0", "sentinel://localhost:1/0")], "ok", "visibility_timeout is 600 s"),
     ],
     ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq", "unconfirmed", "confirmed", "sentinel"],
-)  # fmt: skip
+)
 def test_a_finding_about_a_celery_app_has_its_grade(
     tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
 ) -> None:

@@ -17,9 +17,14 @@ INSTALL = "pip install 'throttlekit-jobs[{}]'"
 
 def throttlekit(*arguments: str, options: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *options, "-m", "throttlekit_cli", *arguments], env={**os.environ, **variables},
-        capture_output=True, text=True, encoding="utf-8", timeout=600, check=False,
-    )  # fmt: skip
+        [sys.executable, *options, "-m", "throttlekit_cli", *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=600,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(

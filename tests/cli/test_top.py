@@ -174,9 +174,13 @@ def test_more_arrivals_than_grants_are_shown(redis_url: str, limiter: Limiter) -
     granted = shown["last_minute"]["allowed"]
     text = f"grows: 9 arrived in the last minute, {granted} were granted"
     assert shown["outlook"] == {
-        "arrived_jobs": 9, "granted_jobs": granted, "trend": "grows", "clears_in_seconds": None,
-        "limit_has_room": False, "text": text,
-    }  # fmt: skip
+        "arrived_jobs": 9,
+        "granted_jobs": granted,
+        "trend": "grows",
+        "clears_in_seconds": None,
+        "limit_has_room": False,
+        "text": text,
+    }
     assert text in run("top", "--url", redis_url, "--once").stdout
 
 

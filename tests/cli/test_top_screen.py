@@ -108,8 +108,20 @@ def test_the_head_is_one_line_that_names_the_store(busy: str) -> None:
 @pytest.mark.parametrize("updates", [1, 2, 20])
 def test_no_title_is_cut_after_any_number_of_updates(busy: str, updates: int) -> None:
     """No column's title is cut, also when it is wider than the first few measurements."""
-    known = {"limit / key", "definition", "now", "use", "units/min", "share", "waiting", "last starts", "oldest",
-             "429s", "denied", "recent use"}  # fmt: skip
+    known = {
+        "limit / key",
+        "definition",
+        "now",
+        "use",
+        "units/min",
+        "share",
+        "waiting",
+        "last starts",
+        "oldest",
+        "429s",
+        "denied",
+        "recent use",
+    }
     for width in (80, 90, 120, 150, 170):
         lines = lines_at(busy, width, updates=updates)
         titles = next(line for line in lines if "limit / key" in line)

@@ -170,10 +170,15 @@ def test_keys_and_costs_can_be_computed_from_the_request(client: Any, limiter: R
     assert [_remaining(limiter, ACCOUNT, key=key) for key in ("seven", "eight")] == [1, 3]
 
 
-@pytest.mark.parametrize(("status", "headers", "seconds"), [
-    (429, {"Retry-After": "7"}, 7.0), (429, {}, 30.0), (503, {"Retry-After": "7"}, 7.0),
-    (403, {"Retry-After": "7"}, 7.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (429, {"Retry-After": "7"}, 7.0),
+        (429, {}, 30.0),
+        (503, {"Retry-After": "7"}, 7.0),
+        (403, {"Retry-After": "7"}, 7.0),
+    ],
+)
 def test_a_denial_is_raised_and_pauses_the_limit(
     client: Any, limiter: Recording, partner: Partner, status: int, headers: dict[str, str], seconds: float
 ) -> None:
@@ -223,8 +228,12 @@ def test_a_job_waits_in_its_body_for_a_limit_that_it_does_not_have(
 def test_response_headers_about_tokens_are_applied(client: Any, limiter: Recording, partner: Partner) -> None:
     """For services that count requests and tokens, and in a job with both limits too."""
     tokens = TokenBucket("tokens", "9000/minute", burst=9000)
-    said = {"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "60s",
-            "x-ratelimit-remaining-tokens": "30", "x-ratelimit-reset-tokens": "40s"}  # fmt: skip
+    said = {
+        "x-ratelimit-remaining-requests": "1",
+        "x-ratelimit-reset-requests": "60s",
+        "x-ratelimit-remaining-tokens": "30",
+        "x-ratelimit-reset-tokens": "40s",
+    }
     partner.answers.extend([(200, said)] * 3)
     expected = [Remaining(1, 60_000_000), Remaining(30, 40_000_000)]
     with client(limiter, PARTNER, tokens=tokens) as get:
@@ -248,9 +257,10 @@ def test_a_request_that_reached_no_server_is_not_charged(client: Any, limiter: R
     assert _remaining(limiter, PARTNER) == 5
 
 
-@pytest.mark.parametrize(("limits", "match"), [
-    ((), "name one"), ((SLOTS,), "with limiter.hold"), (("partner",), "takes limits, not 'partner'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("limits", "match"),
+    [((), "name one"), ((SLOTS,), "with limiter.hold"), (("partner",), "takes limits, not 'partner'")],
+)
 def test_a_client_accepts_only_rates(client: Any, limiter: Recording, limits: Any, match: str) -> None:
     """A slot would have to be held until the response is read."""
     with pytest.raises(ConfigurationError, match=match), client(limiter, *limits):

@@ -26,8 +26,14 @@ from throttlekit.stores.redis import RedisStore
 PIECE, HOLDERS = 1_000, 2_500
 SLOTS = Concurrency("slots", 1_000_000, lease=60)
 REPORT: dict[str, list[str]] = {
-    "process": ["", ""], "limits": [], "jobs": [], "keys": [], "counts": [], "waits": [], "rates": []
-}  # fmt: skip
+    "process": ["", ""],
+    "limits": [],
+    "jobs": [],
+    "keys": [],
+    "counts": [],
+    "waits": [],
+    "rates": [],
+}
 
 
 def _fill(client: Any, ends_us: int, many: int = HOLDERS, slots: int = 1) -> str:
@@ -167,15 +173,18 @@ def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Cal
         "a log: after a step of the clock": (write_by_a_later_clock, acquire_one(log)),
         "slots: expired leases": (lambda: _fill(client, _now_us(client) - 1, size), acquire_one(SLOTS)),
         "slots: expired leases of several": (
-            lambda: (_fill(client, _now_us(client) - 1, size, 3), limiter.acquire(SLOTS)), acquire_one(SLOTS),
+            lambda: (_fill(client, _now_us(client) - 1, size, 3), limiter.acquire(SLOTS)),
+            acquire_one(SLOTS),
         ),
         "slots: leases of a clock ahead": (
-            lambda: _fill(client, _now_us(client) + 3_600_000_000, size), acquire_one(SLOTS),
+            lambda: _fill(client, _now_us(client) + 3_600_000_000, size),
+            acquire_one(SLOTS),
         ),
         "the report: outdated keys": (
-            add_old_keys, lambda _: client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT)),
+            add_old_keys,
+            lambda _: client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT)),
         ),
-    }  # fmt: skip
+    }
 
 
 def test_no_script_holds_the_server_for_more_than_5_ms(slowest: Slowest) -> None:

@@ -121,11 +121,12 @@ def test_a_group_is_scaled_and_restored(redis_url: str, control: Control, limite
         control.scale(limits[1], 0.2519)
         for each in (limiter, other):
             wait_until(
-                lambda each=each: [
-                    (limit.amount, limit.period_us // 86_400_000_000) for limit in each.in_force(limits, None)
-                ] == [(1, 1), (251, 250)],
+                lambda each=each: (
+                    [(limit.amount, limit.period_us // 86_400_000_000) for limit in each.in_force(limits, None)]
+                    == [(1, 1), (251, 250)]
+                ),
                 description="the rules are in force",
-            )  # fmt: skip
+            )
             assert each.acquire(limits[0]).reason in ("exhausted", "in line")
         other.pause(limits[1], 60)
         assert limiter.acquire(limits[1]).reason == "paused"

@@ -283,10 +283,17 @@ def test_an_async_limiter_of_a_limiter_takes_no_stores() -> None:
 @pytest.mark.parametrize(
     ("pattern", "name", "is_match"),
     [
-        ("a", "a", True), ("a", "ab", False), ("*", "", True), ("a*", "a", True), ("a*b*c", "a1b2c", True),
-        ("a*b*c", "acb", False), ("aa*aa", "aaa", False), ("a*[b]", "a*[b]", True), ("a?", "ab", False),
+        ("a", "a", True),
+        ("a", "ab", False),
+        ("*", "", True),
+        ("a*", "a", True),
+        ("a*b*c", "a1b2c", True),
+        ("a*b*c", "acb", False),
+        ("aa*aa", "aaa", False),
+        ("a*[b]", "a*[b]", True),
+        ("a?", "ab", False),
     ],
-)  # fmt: skip
+)
 def test_a_star_matches_any_text(pattern: str, name: str, is_match: bool) -> None:
     """A star matches any text, and every other character matches itself."""
     assert matches(pattern, name) == is_match

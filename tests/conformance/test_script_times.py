@@ -197,11 +197,10 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
     return {
         "decide: one of many slots": Case("decide", filled.hold_slots, acquire_and_release),
         "renew: one of many slots": Case("renew", filled.hold_slots, renew),
-        "fleet_report": Case(
-            "fleet_report", fleet, lambda: run("fleet_report", [*KEYS], [json.dumps(make_report())])
-        ),
+        "fleet_report": Case("fleet_report", fleet, lambda: run("fleet_report", [*KEYS], [json.dumps(make_report())])),
         "fleet_429": Case(
-            "fleet_429", lambda: filled.write_hash(DOWNSTREAM_429S, "1 limit{}", "1", many=FIELDS),
+            "fleet_429",
+            lambda: filled.write_hash(DOWNSTREAM_429S, "1 limit{}", "1", many=FIELDS),
             lambda: run("fleet_429", [DOWNSTREAM_429S], [json.dumps([["limit", 1]])]),
         ),
         "fleet_history": Case("fleet_history", fill_histories, add_history),
@@ -209,10 +208,11 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
         "fleet_shares": Case("fleet_shares", shared, lambda: add_shares(lambda n: range(20, 40))),
         "fleet_shares: all replace others": Case("fleet_shares", shared, lambda: add_shares(lambda n: range(100, 120))),
         "fleet_tenants": Case(
-            "fleet_tenants", lambda: [filled.write_hash(key, "limit t{}", "1 1 1", many=FIELDS) for key in TENANTS],
+            "fleet_tenants",
+            lambda: [filled.write_hash(key, "limit t{}", "1 1 1", many=FIELDS) for key in TENANTS],
             lambda: run("fleet_tenants", [*TENANTS], [json.dumps([[f"l t{n}", 1, 1, 1] for n in range(100)])]),
         ),
-    }  # fmt: skip
+    }
 
 
 def _of_hosts(filled: Filled) -> dict[str, Case]:
@@ -248,7 +248,7 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
         "rq_promote: woken": Case("rq_promote", rq, lambda: run("rq_promote", promote, ["now", "id9", *ids])),
         "rq_new_first": Case("rq_new_first", rq, lambda: run("rq_new_first", ["queue"], ["job:"])),
         "taskiq_renew": Case("taskiq_renew", stream, renew),
-    }  # fmt: skip
+    }
 
 
 def _of_huey(filled: Filled) -> dict[str, Case]:
@@ -380,12 +380,14 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         "decide: all wakes are lost": Case("decide", fill_woken, decide(f"id{20_001:032}", claim)),
         "wait_look: of a process": Case("wait_look", waiting, lambda: store().look(claim, "owner1", 9, jobs[:8])),
         "wait_look: the rate has changed": Case(
-            "wait_look", waiting,
+            "wait_look",
+            waiting,
             lambda: store().look(StoreClaim(claim.bucket, TokenBucket("l", "9/s").bind(1, 0, "")), "owner1", 9),
         ),
         "wait_forget": Case("wait_forget", waiting, lambda: store().forget([claim, other], jobs)),
         "wait_forget: a clock was a minute ahead": Case(
-            "wait_forget", fill_woken,
+            "wait_forget",
+            fill_woken,
             lambda: store().forget([claim], (), "", int(filled.client.time()[0]) * 1_000_000 - 60_000_000),
         ),
         "wait_pause: 64 are woken": Case("wait_pause", with_listeners, lambda: store().pause(four, None)),
@@ -393,11 +395,13 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
             "wait_slow", with_listeners, lambda: store().slow([Slowing(each, Remaining(10**6, 10**6)) for each in four])
         ),
         "wait_settle: 64 are woken": Case(
-            "wait_settle", with_listeners,
-            lambda: store().settle([Correction(c.bucket, c.algorithm, 0, -1) for c in four])
+            "wait_settle",
+            with_listeners,
+            lambda: store().settle([Correction(c.bucket, c.algorithm, 0, -1) for c in four]),
         ),
         "wait_return: 64 are woken": Case(
-            "wait_return", with_listeners,
+            "wait_return",
+            with_listeners,
             lambda: store().return_units([Charge(each, 0, 0) for each in four], Requester(Caller.JOB, "new", "owner1")),
         ),
         "wait_where: the last job of four lists": Case(
@@ -407,7 +411,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         "wait_clear: four lists": Case(
             "wait_clear", four_lists, lambda: store().clear_waitlists([each.bucket for each in four])
         ),
-    }  # fmt: skip
+    }
 
 
 FILLED = Filled()

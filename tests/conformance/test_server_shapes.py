@@ -24,7 +24,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from conformance.bench import run_in_threads
-from support.servers.certificates import self_signed
+from support.servers.certificates import self_signed, tls_options
 from support.servers.processes import Cluster, redis_server, stored
 from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
@@ -81,12 +81,8 @@ def tls_port(certificates: tuple[Path, Path]) -> Iterator[int]:
     """The port on which a server accepts TLS."""
     from support.servers.processes import free_port
 
-    certificate, key = map(str, certificates)
     port = free_port()
-    with redis_server(
-        "--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file",
-        certificate, "--tls-auth-clients", "no",
-    ):  # fmt: skip
+    with redis_server("--tls-port", str(port), *tls_options(*certificates)):
         yield port
 
 
@@ -240,9 +236,14 @@ def test_the_address_and_user_of_a_client_are_used(redis_url: str, decoded: bool
     """The client's address, database and user are used; its decoding, retries and time-outs are not."""
     retry = Retry(ConstantBackoff(0.01), 5)
     client = redis.Redis.from_url(
-        redis_url, decode_responses=decoded, retry=retry, socket_timeout=60, health_check_interval=1,
-        max_connections=1, protocol=3,
-    )  # fmt: skip
+        redis_url,
+        decode_responses=decoded,
+        retry=retry,
+        socket_timeout=60,
+        health_check_interval=1,
+        max_connections=1,
+        protocol=3,
+    )
     held = client.connection_pool.get_connection("PING")  # its only connection
     limiter = Limiter(client=client)
     client.connection_pool.release(held)
@@ -259,9 +260,12 @@ def test_the_retries_of_a_client_are_not_used(redis_base: str) -> None:
     """After a time-out the client would send a command five times, each with a charge. The limiter sends it once."""
     with redis_server() as url, redis.Redis.from_url(url) as control:
         client = redis.Redis.from_url(
-            url, retry=Retry(ConstantBackoff(0.01), 5), retry_on_timeout=True, retry_on_error=[redis.TimeoutError],
+            url,
+            retry=Retry(ConstantBackoff(0.01), 5),
+            retry_on_timeout=True,
+            retry_on_error=[redis.TimeoutError],
             socket_timeout=30,
-        )  # fmt: skip
+        )
         with contextlib.closing(Limiter(client=client)) as limiter:
             assert _acquire_until_granted(limiter, 1)
             pid = control.info("server")["process_id"]

@@ -65,9 +65,26 @@ LAYERS = [
 ]
 FRAMEWORKS = {"dramatiq", "rq", "celery", "taskiq", "huey", "httpx", "requests", "fastapi", "django", "flask"}
 PURE = {
-    "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "difflib", "enum", "functools",
-    "hashlib", "inspect", "itertools", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",
-}  # fmt: skip
+    "__future__",
+    "bisect",
+    "collections",
+    "contextlib",
+    "dataclasses",
+    "datetime",
+    "difflib",
+    "enum",
+    "functools",
+    "hashlib",
+    "inspect",
+    "itertools",
+    "math",
+    "re",
+    "string",
+    "types",
+    "typing",
+    "typing_extensions",
+    "urllib",
+}
 CALENDAR = "throttlekit._core.time_zone"
 ALGORITHMS = {name.rpartition(".")[2] for name in MODULES if name.startswith("throttlekit._core.algorithms.")}
 SERIALIZE = "throttlekit._core.serialize"
@@ -333,10 +350,25 @@ def test_stores_import_no_algorithm() -> None:
 
 
 HEAVY = {
-    "asyncio", "concurrent.futures", "decimal", "email", "http", "importlib.metadata", "importlib.resources",
-    "ipaddress", "json", "redis", "secrets", "socket", "ssl", "statistics", "subprocess",
-    "urllib.parse", "uuid", "zoneinfo",
-}  # fmt: skip
+    "asyncio",
+    "concurrent.futures",
+    "decimal",
+    "email",
+    "http",
+    "importlib.metadata",
+    "importlib.resources",
+    "ipaddress",
+    "json",
+    "redis",
+    "secrets",
+    "socket",
+    "ssl",
+    "statistics",
+    "subprocess",
+    "urllib.parse",
+    "uuid",
+    "zoneinfo",
+}
 
 
 def test_import_loads_no_slow_module() -> None:

@@ -18,9 +18,15 @@ from throttlekit import Limiter, TokenBucket
 from throttlekit_dramatiq import Throttle
 
 WAITING_MODULES = [
-    "throttlekit._core.decide", "throttlekit._core.late", "throttlekit._core.waitlist", "throttlekit._engine.room",
-    "throttlekit._engine.waker", "throttlekit._engine.relay", "throttlekit.stores.bells", "throttlekit.stores.parts",
-]  # fmt: skip
+    "throttlekit._core.decide",
+    "throttlekit._core.late",
+    "throttlekit._core.waitlist",
+    "throttlekit._engine.room",
+    "throttlekit._engine.waker",
+    "throttlekit._engine.relay",
+    "throttlekit.stores.bells",
+    "throttlekit.stores.parts",
+]
 MAX_CALLS, MAX_FILES = 88, 33
 MAX_CONSTANTS = 34
 MAX_LUA_LINES = 2_225

@@ -14,8 +14,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 _REPOSITORY = "https://repository.invalid"
 _ADAPTERS = "celery cli django dramatiq fastapi flask httpx huey pytest requests rq taskiq web"
 _SOURCE_ROOTS = {
-    "throttlekit": ".", "throttlekit_lua": "lua", **{f"throttlekit_{each}": "adapters" for each in _ADAPTERS.split()},
-}  # fmt: skip
+    "throttlekit": ".",
+    "throttlekit_lua": "lua",
+    **{f"throttlekit_{each}": "adapters" for each in _ADAPTERS.split()},
+}
 
 
 def _installed() -> Path:

@@ -89,5 +89,6 @@ def test_the_pages_show_what_users_call() -> None:
     }
     coroutines = f"{_SHOWN['Limiter']} in_memory".split()
     assert {name: names for name, names in shown.items() if names} == {
-        **_SHOWN, "AsyncLimiter": " ".join(sorted(coroutines))
-    }  # fmt: skip
+        **_SHOWN,
+        "AsyncLimiter": " ".join(sorted(coroutines)),
+    }

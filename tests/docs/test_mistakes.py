@@ -252,9 +252,10 @@ def _(site: Site) -> None:
     broker = StubBroker()
     broker.add_middleware(Throttle(Limiter("memory://")))
     assert_refused(
-        "acount_id", lambda: dramatiq.actor(lambda account_id: None, actor_name="c", broker=broker, throttle=keyed),
+        "acount_id",
+        lambda: dramatiq.actor(lambda account_id: None, actor_name="c", broker=broker, throttle=keyed),
         Exception,
-    )  # fmt: skip
+    )
 
 
 @case("a cost above the burst")

@@ -74,9 +74,14 @@ class Tutorial:
 
     def _run(self, command: str) -> str:
         done = subprocess.run(
-            shlex.split(command), cwd=self._folder, env={**os.environ, **self._environment}, capture_output=True,
-            text=True, timeout=600, check=False,
-        )  # fmt: skip
+            shlex.split(command),
+            cwd=self._folder,
+            env={**os.environ, **self._environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 

@@ -92,8 +92,10 @@ def test_a_thousand_tenants_are_one_series_with_the_highest_value(redis_url: str
         found = scraped(registry)
     of_denials = {"decisions_total{limit=tenants,outcome=denied,reason=exhausted}"}
     assert {name for name in found if "tenants" in name and "bucket" not in name and "_created" not in name} <= {
-        *few, *of_denials, *(f"{name}{{limit=tenants}}" for name in OF_THE_FLEET),
-    }  # fmt: skip
+        *few,
+        *of_denials,
+        *(f"{name}{{limit=tenants}}" for name in OF_THE_FLEET),
+    }
     assert found["used_ratio{limit=tenants}"] == 1.0
     assert found["rate_used_ratio{limit=tenants}"] == pytest.approx(2 / 6)
     assert found["waiting_jobs{limit=tenants}"] == 1

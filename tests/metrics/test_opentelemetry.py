@@ -164,8 +164,12 @@ def test_a_deferral_is_an_event_of_the_current_span(site: Site, spans: InMemoryS
         attributes = {name.removeprefix("throttlekit."): value for name, value in (event.attributes or {}).items()}
         assert position / 10 < attributes.pop("delay") <= (position + 1) / 10
         assert attributes == {
-            "limit": "partner", "reason": "exhausted", "position": position, "deferrals": 1, "waited": 0.0
-        }  # fmt: skip
+            "limit": "partner",
+            "reason": "exhausted",
+            "position": position,
+            "deferrals": 1,
+            "waited": 0.0,
+        }
 
 
 def test_the_span_of_a_job_has_its_waiting_time(site: Site, spans: InMemorySpanExporter, tracer: Tracer) -> None:

@@ -45,14 +45,16 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 
 
 MUTANTS: dict[str, tuple[Any, str, Callable[..., Any], Rules, str]] = {
-    "a grant charges nothing": (
-        GcraAlgorithm, "admit", lambda self, state, *_: state, Rules((ONE,)), "within",
-    ),
+    "a grant charges nothing": (GcraAlgorithm, "admit", lambda self, state, *_: state, Rules((ONE,)), "within"),
     "a woken job's units are given to others": (
-        Waitlist, "units_held", lambda *_: 0, Rules((ONE,)), "is granted before",
+        Waitlist,
+        "units_held",
+        lambda *_: 0,
+        Rules((ONE,)),
+        "is granted before",
     ),
     "no job is woken": (Waitlist, "wake", _do_nothing, Rules((ONE,)), "never begin"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MUTANTS)

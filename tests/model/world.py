@@ -107,10 +107,20 @@ class World:
     @property
     def key(self) -> str:
         """Equal for equal states."""
-        return repr((
-            self.now_us, self.new, self.waits, self.woken_at, sorted(self.missed), sorted(self.began_at), self.running,
-            self.left, sorted(self.dead), sorted(self.store._values.items()),  # pyright: ignore[reportPrivateUsage]
-        ))  # fmt: skip
+        return repr(
+            (
+                self.now_us,
+                self.new,
+                self.waits,
+                self.woken_at,
+                sorted(self.missed),
+                sorted(self.began_at),
+                self.running,
+                self.left,
+                sorted(self.dead),
+                sorted(self.store._values.items()),  # pyright: ignore[reportPrivateUsage]
+            )
+        )
 
     # Events
 

@@ -28,9 +28,22 @@ HISTORY = 200
 NOW_US, DAY_US = 1_800_000_000_000_000, 86_400_000_000
 
 ALWAYS = [
-    "waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes", "slow",
-    "return_units", "positions", "where", "waited", "waited, list unknown",
-]  # fmt: skip
+    "waiting",
+    "woken",
+    "kept",
+    "paused",
+    "allowed",
+    "exhausted",
+    "in line",
+    "bells",
+    "own wakes",
+    "slow",
+    "return_units",
+    "positions",
+    "where",
+    "waited",
+    "waited, list unknown",
+]
 """The events that each run of some thousand steps must contain."""
 
 
@@ -263,10 +276,19 @@ def test_an_unusable_wake_message_is_rejected(message: bytes) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        None, b"", b"0 0 1", b"0 0 1 1;0 1;;;", b"9 0 1 1;0 1;;;;", b"0 0 1 1;0 1;;;;0 1", b"0 0 1 1;0 1;;;5 1;",
-        b"0 0 1 1;0 1;;;5 1 x;", [b"0 0 1 1;0 1;;;;0 1", b"a", b"b"], [], 7,
+        None,
+        b"",
+        b"0 0 1",
+        b"0 0 1 1;0 1;;;",
+        b"9 0 1 1;0 1;;;;",
+        b"0 0 1 1;0 1;;;;0 1",
+        b"0 0 1 1;0 1;;;5 1;",
+        b"0 0 1 1;0 1;;;5 1 x;",
+        [b"0 0 1 1;0 1;;;;0 1", b"a", b"b"],
+        [],
+        7,
     ],
-)  # fmt: skip
+)
 def test_an_unusable_answer_is_rejected(reply: Any) -> None:
     """A reply that the script cannot have sent raises UnusableReply instead of an answer."""
     with pytest.raises(UnusableReply):

@@ -179,8 +179,11 @@ def in_django_async(
 
 
 SITES: dict[str, Make] = {
-    "fastapi": in_fastapi, "flask": in_flask, "django": in_django, "django async": in_django_async
-}  # fmt: skip
+    "fastapi": in_fastapi,
+    "flask": in_flask,
+    "django": in_django,
+    "django async": in_django_async,
+}
 
 
 def _urls(*patterns: Any) -> ModuleType:

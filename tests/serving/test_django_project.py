@@ -67,7 +67,7 @@ def test_valid_settings_pass_the_system_checks(run: _Run) -> None:
         ({"url": "redis://localhost/0", "allow_control": True}, ["throttlekit.E003", "token"]),
         ({}, ["throttlekit.W001", "in each process alone"]),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_the_settings_is_found_by_a_system_check(run: _Run, setting: object, words: list[str]) -> None:
     """The check names an unknown option together with a similar known one, and each value that can never work."""
     shown = _checked(run, setting)

@@ -231,8 +231,13 @@ def test_a_client_that_disconnects_returns_its_slot(limiter: Limiter) -> None:
         async def send(message: Any) -> None: ...
 
         scope = {
-            "type": "http", "method": "GET", "path": "/things/1", "headers": [], "query_string": b"", "client": None
-        }  # fmt: skip
+            "type": "http",
+            "method": "GET",
+            "path": "/things/1",
+            "headers": [],
+            "query_string": b"",
+            "client": None,
+        }
         serving = asyncio.ensure_future(as_asgi(limiter, SLOTS, ADDRESS, body=body)(scope, asyncio.Event().wait, send))
         await entered.wait()
         assert is_slot_held(limiter)

@@ -49,9 +49,12 @@ def check(world: World) -> list[str]:
     """Return the promises that the run broke, as text."""
     bodies = list(read_bodies(world.history, world.plan))
     return [
-        *check_safety(world, bodies), *broken_ends(world, bodies), *broken_use(world, bodies),
-        *broken_order(world), *broken_shares(world, bodies),
-    ]  # fmt: skip
+        *check_safety(world, bodies),
+        *broken_ends(world, bodies),
+        *broken_use(world, bodies),
+        *broken_order(world),
+        *broken_shares(world, bodies),
+    ]
 
 
 def check_safety(world: World, bodies: Sequence[Body]) -> list[str]:
@@ -59,9 +62,11 @@ def check_safety(world: World, bodies: Sequence[Body]) -> list[str]:
     history, plan = world.history, world.plan
     return [
         *(f"logged an error: {each.detail}" for each in history if each.what == "logged an error"),
-        *broken_bounds(bodies, plan), *broken_slots(history, bodies), *broken_pauses(history, plan),
+        *broken_bounds(bodies, plan),
+        *broken_slots(history, bodies),
+        *broken_pauses(history, plan),
         *broken_deliveries(world, bodies),
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(eq=False)
@@ -242,9 +247,10 @@ def broken_slots(history: Sequence[Event], bodies: Sequence[Body]) -> list[str]:
                 if until_us <= event.clock_us:
                     del held[holder]  # permanently, even if the clock steps back
             at_work = sum(
-                slots_of_holder(holder) for holder in held
+                slots_of_holder(holder)
+                for holder in held
                 if any(_is_running(body, event.at_us) for body in holders.get(holder, ()))
-            )  # fmt: skip
+            )
             if at_work > limits[bucket].amount:
                 broken.append(f"{at_work} slots of {limits[bucket]!r} were held at {event.at_us}")
     return broken

@@ -133,7 +133,9 @@ DEFECTS: dict[str, Defect] = {
     "charge-on-denial": Defect("a denial charges", decide, "_state_to_store", _charges_denials),
     "order-by-id": Defect("jobs are granted in the order of their ids", decide, "_position", _orders_by_id),
     "previous-window": Defect(
-        "a job at the begin of a window is charged in the previous one", FixedWindowAlgorithm, "admit",
+        "a job at the begin of a window is charged in the previous one",
+        FixedWindowAlgorithm,
+        "admit",
         _charges_the_previous_window,
     ),
     "too-early": Defect("a job is granted 100 ms before its unit is free", late, "EARLY_US", _always(100_000)),
@@ -153,22 +155,29 @@ DEFECTS: dict[str, Defect] = {
     "lease-not-renewed": Defect("a renewal extends no lease", ConcurrencyAlgorithm, "renew", _renews_nothing),
     "pause-ignored": Defect("a pause is over at once", Pause, "at", _returns(Pause())),
     "wrong-clock-kept": Defect(
-        "a state that a wrong clock wrote counts", GcraAlgorithm, "sanitize",
-        lambda _: lambda self, state, now_us: state, "clock-ahead",
+        "a state that a wrong clock wrote counts",
+        GcraAlgorithm,
+        "sanitize",
+        lambda _: lambda self, state, now_us: state,
+        "clock-ahead",
     ),
     "wrong-wake-kept": Defect(
-        "a job that a wrong clock woke waits until that time", decide, "_in_us",
-        lambda _: lambda at_us, now_us: max(0, at_us - now_us), "clock-ahead,lose-answers,stall",
+        "a job that a wrong clock woke waits until that time",
+        decide,
+        "_in_us",
+        lambda _: lambda at_us, now_us: max(0, at_us - now_us),
+        "clock-ahead,lose-answers,stall",
     ),
     "endless-outage": Defect(
-        "a store that replies again is called only once per second", breaker.CircuitBreaker, "_record_answer",
-        _returns(), "stall"
+        "a store that replies again is called only once per second",
+        breaker.CircuitBreaker,
+        "_record_answer",
+        _returns(),
+        "stall",
     ),
-    "shares-forgotten": Defect(
-        "all jobs count as one tenant's", waitlist.Waitlist, "new_place", _forgets_tenants
-    ),
+    "shares-forgotten": Defect("all jobs count as one tenant's", waitlist.Waitlist, "new_place", _forgets_tenants),
     "returned-twice": Defect(
         "units are returned twice after a denial by another store", memory, "return_units", _returns_twice
     ),
     "wake-forgotten": Defect("a woken job is not started", waker.Waker, "_start_one", _returns()),
-}  # fmt: skip
+}

@@ -150,16 +150,34 @@ def purge(world: Any, server: Any, for_us: int) -> None:
 
 
 KINDS: dict[str, Callable[[Any, Any, int], None]] = {
-    "kill": kill, "hang": hang, "cut": cut, "stall": stall, "restart": restart, "lose-state": lose_state,
-    "flush": flush, "lose-answers": lose_answers, "lose-wakes": lose_wakes, "clock-back": clock_back,
-    "clock-forward": clock_forward, "clock-ahead": clock_ahead, "wall-clock": wall_clock,
-    "deliver-late": deliver_late, "deliver-twice": deliver_twice, "deliver-never": deliver_never, "purge": purge,
-}  # fmt: skip
+    "kill": kill,
+    "hang": hang,
+    "cut": cut,
+    "stall": stall,
+    "restart": restart,
+    "lose-state": lose_state,
+    "flush": flush,
+    "lose-answers": lose_answers,
+    "lose-wakes": lose_wakes,
+    "clock-back": clock_back,
+    "clock-forward": clock_forward,
+    "clock-ahead": clock_ahead,
+    "wall-clock": wall_clock,
+    "deliver-late": deliver_late,
+    "deliver-twice": deliver_twice,
+    "deliver-never": deliver_never,
+    "purge": purge,
+}
 
 SETTLES: dict[str, int] = {
-    "kill": 3 * SECOND, "hang": 3 * SECOND, "clock-back": 6 * SECOND, "clock-ahead": 8 * SECOND,
-    "lose-state": 6 * SECOND, "flush": 6 * SECOND, "deliver-late": 4 * SECOND,
-}  # fmt: skip
+    "kill": 3 * SECOND,
+    "hang": 3 * SECOND,
+    "clock-back": 6 * SECOND,
+    "clock-ahead": 8 * SECOND,
+    "lose-state": 6 * SECOND,
+    "flush": 6 * SECOND,
+    "deliver-late": 4 * SECOND,
+}
 
 
 def draw_faults(random: random.Random, kinds: list[str], count: int, seconds: float) -> list[Fault]:

@@ -45,10 +45,18 @@ def draw_plan(seed: int, kinds: list[str] | None = None) -> Plan:
         kinds = [each for each in kinds if each != "clock-ahead"]  # the known fault of README.md
     leg = choose.choice(((200, 1000), (200, 1000), (100, 300), (500, 5000)))
     return Plan(
-        seed, style, limits, jobs, choose.randint(1, 5), choose.randint(1, 4), stores, leg,
-        lateness=choose.choice((0.05, 0.05, 1.0)), redelivered_in=choose.choice((200, 1000, 3000)) * MS,
+        seed,
+        style,
+        limits,
+        jobs,
+        choose.randint(1, 5),
+        choose.randint(1, 4),
+        stores,
+        leg,
+        lateness=choose.choice((0.05, 0.05, 1.0)),
+        redelivered_in=choose.choice((200, 1000, 3000)) * MS,
         faults=draw_faults(choose, kinds, count, seconds),
-    )  # fmt: skip
+    )
 
 
 def draw_limits(choose: random.Random, style: str) -> tuple[Limit, ...]:

@@ -144,7 +144,7 @@ def measure(name: str, seed: int = 1) -> dict[str, Any]:
     return {
         **{what: round(number, 3) for what, number in numbers.items()},
         "broken": check_safety(run.world, run.bodies)[:5],
-    }  # fmt: skip
+    }
 
 
 # Plans
@@ -176,9 +176,15 @@ def in_order_sent(*some: list[SimJob]) -> list[SimJob]:
 
 
 def backlog(
-    rate: float, burst: int, *acts: Act, seconds: float = 20, begin: float = 3, until: float = 0,
-    more: Callable[[Run], dict[str, float]] = lambda run: {}, **options: Any,
-) -> Scenario:  # fmt: skip
+    rate: float,
+    burst: int,
+    *acts: Act,
+    seconds: float = 20,
+    begin: float = 3,
+    until: float = 0,
+    more: Callable[[Run], dict[str, float]] = lambda run: {},
+    **options: Any,
+) -> Scenario:
     """Return a scenario with more jobs than may run in *seconds*, all sent at once."""
     limit = TokenBucket("partner", (round(rate), 1), burst=burst)
     some = in_order_sent(jobs(int(rate * seconds * 1.2) + burst))
@@ -273,9 +279,15 @@ rates("many_processes", 1, 1, seconds=120, processes=200, threads=1)
 rates("clock_back", 50, 10, step(6, -1), step(12, 60))
 rates("flushed", 50, 10, flush(8), until=40, more=lambda run: {"left": run.left})
 rates(
-    "rolling", 50, 10, *(kill(5 + n, range(n, n + 1), 2) for n in range(30)), seconds=35, processes=50, threads=4,
+    "rolling",
+    50,
+    10,
+    *(kill(5 + n, range(n, n + 1), 2) for n in range(30)),
+    seconds=35,
+    processes=50,
+    threads=4,
     redelivered_in=10 * SECOND,
-)  # fmt: skip
+)
 
 
 def use(begin: float, end: float) -> Callable[[Run], dict[str, float]]:
@@ -323,10 +335,11 @@ def keys(choose: random.Random) -> Scenario:
         each = [run.numbers(limit, 1, 5, 15, f"k{number}") for number in range(100)]
         uses = [found["use"] for found in each]
         return {
-            "use": sum(uses) / 100, "worst key": min(uses),
+            "use": sum(uses) / 100,
+            "worst key": min(uses),
             "decisions": sum(found["decisions"] for found in each) / 100,
             "late %": max(found["late %"] for found in each),
-        }  # fmt: skip
+        }
 
     return Scenario(plan(some, limit, threads=16), 15, 1, 5, more=more)
 
@@ -409,9 +422,12 @@ def workflows(choose: random.Random) -> Scenario:
     for number, job in enumerate(some):
         job.workflow = flows[number % 60]
     return Scenario(
-        plan(some, limit, processes=4, threads=4), 20, 1, 0,
+        plan(some, limit, processes=4, threads=4),
+        20,
+        1,
+        0,
         more=lambda run: {"left": run.left, "seconds": max(run.began.values()) / SECOND},
-    )  # fmt: skip
+    )
 
 
 @scenario
@@ -567,9 +583,17 @@ def everything(name: str, seed: int, stores: int) -> None:
         for _ in range(12):
             when, process = choose.uniform(2, 16), choose.randrange(8)
             one = range(process, process + 1)
-            acts.append(choose.choice((
-                kill(when, one, 2), hang(when, one, 3), flush(when), step(when, choose.uniform(-2, 2)), pause(when, 2)
-            )))  # fmt: skip
+            acts.append(
+                choose.choice(
+                    (
+                        kill(when, one, 2),
+                        hang(when, one, 3),
+                        flush(when),
+                        step(when, choose.uniform(-2, 2)),
+                        pause(when, 2),
+                    )
+                )
+            )
         found = plan(in_order_sent(some), limit, other, stores=stores, faults=acts, redelivered_in=5 * SECOND)
         return Scenario(found, 120, 50, 0, more=lambda run: {"left": run.left})
 

@@ -284,18 +284,27 @@ class _Module:
 
 VIRTUAL = {
     "time": _Module(
-        time, monotonic_ns=_monotonic_ns, time_ns=_time_ns, sleep=_sleep,
-        monotonic=lambda: _monotonic_ns() / 1e9, perf_counter=lambda: _monotonic_ns() / 1e9,
+        time,
+        monotonic_ns=_monotonic_ns,
+        time_ns=_time_ns,
+        sleep=_sleep,
+        monotonic=lambda: _monotonic_ns() / 1e9,
+        perf_counter=lambda: _monotonic_ns() / 1e9,
         time=lambda: _time_ns() / 1e9,
     ),
     "threading": _Module(
-        threading, Lock=Lock, RLock=RLock, Condition=Condition, Event=Event, Thread=Thread,
+        threading,
+        Lock=Lock,
+        RLock=RLock,
+        Condition=Condition,
+        Event=Event,
+        Thread=Thread,
         current_thread=lambda: None if Scheduler.current.task is None else Scheduler.current.task.thread,
         get_ident=lambda: id(Scheduler.current.task),
     ),
     "random": _Module(random, uniform=lambda low, high: Scheduler.current.random.uniform(low, high)),
     "os": _Module(os, urandom=lambda n: Scheduler.current.random.randbytes(n)),
-}  # fmt: skip
+}
 
 
 def load() -> None:

@@ -26,9 +26,13 @@ MOST_SEEDS = 400
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `run.py` in another process, in which throttlekit is on virtual time."""
     return subprocess.run(
-        [sys.executable, str(RUN), *options], env={**os.environ, **environment}, capture_output=True, text=True,
-        check=False, timeout=900,
-    )  # fmt: skip
+        [sys.executable, str(RUN), *options],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
 
 
 @pytest.mark.parametrize("first", range(0, 2000, CHUNK))

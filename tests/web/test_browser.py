@@ -102,9 +102,16 @@ def _write_history(url: str) -> None:
                 granted = round(rate * min(1.0, 0.15 + 1.1 * day) * (1 - minute % 5 / 50))
                 late = max(0, round(900 * (day - 0.75)))
                 moment = Moment(
-                    granted, granted, granted + (minute % 7 - 3) * 5, late // 3, 0, int(minute % 97 == 0),
-                    round(rate * 1000), late * 2, late,
-                )  # fmt: skip
+                    granted,
+                    granted,
+                    granted + (minute % 7 - 3) * 5,
+                    late // 3,
+                    0,
+                    int(minute % 97 == 0),
+                    round(rate * 1000),
+                    late * 2,
+                    late,
+                )
                 ((verb, script, *rest),) = report_history({id: moment})
                 script = str(script).replace("redis.call('TIME')[1]", "ARGV[3]")
                 commands.append((verb, script, *rest, minute * 60 + 5))

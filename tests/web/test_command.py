@@ -34,9 +34,12 @@ def _serving(url: str) -> Iterator[str]:
     """The address that the command prints. The command is stopped with Ctrl-C, and must exit with 0."""
     command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", url, "--port", "0"]
     ours = subprocess.Popen(  # a shell that runs the tests in the background has them ignore Ctrl-C
-        command, env=dict(os.environ), stdout=subprocess.PIPE, text=True,
+        command,
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     with ours as process:
         try:
             assert process.stdout is not None

@@ -24,8 +24,14 @@ PLAIN = TokenBucket("partner-api", "2/hour", burst=2)
 KEYED = TokenBucket("tenants", "2/hour", burst=2, key="{tenant}")
 SLOTS = Concurrency("reports-db", 2)
 
-_CHANGES_WITH_TIME = {"now", "oldest_wait_seconds", "last_starts_in_seconds", "oldest_hold_seconds",
-                      "last_slot_ago_seconds", "starts_at"}  # fmt: skip
+_CHANGES_WITH_TIME = {
+    "now",
+    "oldest_wait_seconds",
+    "last_starts_in_seconds",
+    "oldest_hold_seconds",
+    "last_slot_ago_seconds",
+    "starts_at",
+}
 _DOCS = Path(__file__).parents[2] / "docs" / "top.md"
 
 
@@ -89,9 +95,18 @@ def test_rules_and_changes_share_names_and_values(redis_url: str, make_site: Cal
 
 
 _CLASSES: tuple[Any, ...] = (
-    state.FleetState, state.LimitState, state.KeyState, state.JobState, state.RuleState, state.ChangeState,
-    state.TenantState, state.LastMinute, state.Slowed, Outlook, Process,
-)  # fmt: skip
+    state.FleetState,
+    state.LimitState,
+    state.KeyState,
+    state.JobState,
+    state.RuleState,
+    state.ChangeState,
+    state.TenantState,
+    state.LastMinute,
+    state.Slowed,
+    Outlook,
+    Process,
+)
 
 
 def test_every_name_is_documented() -> None:

@@ -233,10 +233,18 @@ def test_all_data_needs_the_token(make_site: Callable[..., _Page], path: str) ->
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("localhost:8321", 200), ("127.0.0.1:8321", 200), ("[::1]:8321", 200), ("10.0.0.7", 200), ("OPS.example", 200),
-        ("evil.example", 421), ("localhost.evil.example", 421), ("", 421), ("[::1", 421), ("a b", 421),
+        ("localhost:8321", 200),
+        ("127.0.0.1:8321", 200),
+        ("[::1]:8321", 200),
+        ("10.0.0.7", 200),
+        ("OPS.example", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("", 421),
+        ("[::1", 421),
+        ("a b", 421),
     ],
-)  # fmt: skip
+)
 def test_a_foreign_name_does_not_reach_the_page(make_site: Callable[..., _Page], host: str, status: int) -> None:
     """A website whose name resolves to this server cannot read the page. An IP address cannot be such a name."""
     page = make_site(hosts=["ops.example"])

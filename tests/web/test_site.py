@@ -177,9 +177,7 @@ def test_a_chart_shows_how_tenants_divide_a_limit(
     assert plain(path).data["range"]["shares"] is None
 
 
-def test_holders_of_a_concurrency_limit_are_shown(
-    limiter: Limiter, report: Callable[[], None], page: _Page
-) -> None:  # fmt: skip
+def test_holders_of_a_concurrency_limit_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
     """The jobs that hold its slots are shown, and for how long they have held them."""
     for name in ("first", "second", "third"):
         limiter.acquire(SLOTS, job=Job(id=name))

@@ -20,7 +20,7 @@ __all__ = [
     "Reason",
     "Requester",
     "Waited",
-]  # fmt: skip
+]
 
 
 class Caller(Enum):

@@ -135,10 +135,21 @@ class _Draft:
 
 
 def decision_of(
-    allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
-    reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...], position: int | None,
-    waited: float, deferrals: int, waited_for: str,
-) -> Decision:  # fmt: skip
+    allowed: bool,
+    limit: Limit,
+    key: str,
+    cost: int,
+    remaining: int,
+    retry_after: float,
+    delay: float,
+    reset_after: float,
+    reason: DecisionReason,
+    charged: tuple[Charged, ...],
+    position: int | None,
+    waited: float,
+    deferrals: int,
+    waited_for: str,
+) -> Decision:
     """
     Return a `Decision` with these attributes. A decision is created for each job, and the constructor of the frozen
     dataclass would take nine times as long.

@@ -34,8 +34,16 @@ import math
 from typing import NamedTuple
 
 __all__ = [
-    "EVERY", "LONGEST_HOLD_US", "REMEMBERED_US", "Drop", "Gauge", "apply_drop", "measure_hold", "round_of", "slots_of",
-]  # fmt: skip
+    "EVERY",
+    "LONGEST_HOLD_US",
+    "REMEMBERED_US",
+    "Drop",
+    "Gauge",
+    "apply_drop",
+    "measure_hold",
+    "round_of",
+    "slots_of",
+]
 
 EVERY = 16
 """One round in this many measures the base."""
@@ -116,9 +124,10 @@ def measure_hold(gauge: Gauge | None, held_us: int, used: int, floor: int, most:
         return gauge._replace(skip=gauge.skip - 1)
     held_us = min(held_us, LONGEST_HOLD_US)
     gauge = gauge._replace(
-        sum_us=gauge.sum_us + held_us, holds=gauge.holds + 1,
+        sum_us=gauge.sum_us + held_us,
+        holds=gauge.holds + 1,
         spread_us=gauge.spread_us + abs(held_us - (gauge.sum_us // gauge.holds if gauge.holds else held_us)),
-    )  # fmt: skip
+    )
     slots = slots_of(gauge, floor, most)
     is_over = gauge.holds >= round_of(slots, doubles=not gauge.fell_us)
     return _end_round(gauge, slots, floor, most, now_us) if is_over else gauge

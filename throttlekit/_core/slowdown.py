@@ -47,7 +47,7 @@ __all__ = [
     "charge_pace",
     "pace_of",
     "ready_after",
-]  # fmt: skip
+]
 
 ONE = 1_000_000
 """The whole rate. A part of a rate is a number of millionths."""
@@ -277,10 +277,15 @@ def apply_refusal(slow: Slowdown | None, refusal: Refusal, paused_us: int, now_u
         spans += 1
     from_us = max(paused_us, now_us)
     return slow._replace(
-        fell_us=now_us, top=top, span_us=refusal.span_us, floor=refusal.floor, from_us=from_us,
-        back_us=from_us + spans * refusal.span_us, moved_us=now_us,
+        fell_us=now_us,
+        top=top,
+        span_us=refusal.span_us,
+        floor=refusal.floor,
+        from_us=from_us,
+        back_us=from_us + spans * refusal.span_us,
+        moved_us=now_us,
         tat_us=max(slow.tat_us if slow.last_us > now_us else 0, from_us + TOLERANCE_US),
-    )  # fmt: skip
+    )
 
 
 def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us: int) -> Slowdown | None:
@@ -313,7 +318,7 @@ def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us:
         tat_us = min(tat_us, first_us)
     return before._replace(
         reported_at_us=now_us, reported_until_us=until_us, each_ns=each_ns, moved_us=now_us, tat_us=tat_us
-    )  # fmt: skip
+    )
 
 
 def apply_feedback(

@@ -16,10 +16,27 @@ import re
 from functools import lru_cache
 
 __all__ = [
-    "bucket_name", "bucket_of", "digest_of", "digest_of_key", "fleet_name", "granted_name", "held_since",
-    "holder_name", "is_bucket_of", "is_encodable", "is_waitlist", "is_workflow", "limit_id", "parts_of", "patterns_of",
-    "quote", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
-]  # fmt: skip
+    "bucket_name",
+    "bucket_of",
+    "digest_of",
+    "digest_of_key",
+    "fleet_name",
+    "granted_name",
+    "held_since",
+    "holder_name",
+    "is_bucket_of",
+    "is_encodable",
+    "is_waitlist",
+    "is_workflow",
+    "limit_id",
+    "parts_of",
+    "patterns_of",
+    "quote",
+    "slots_of_holder",
+    "wait_names",
+    "with_slots",
+    "workflow_name",
+]
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)

@@ -34,8 +34,17 @@ from throttlekit._core.slowdown import Pause, Refusal, Remaining, apply_feedback
 from throttlekit._core.waitlist import KEPT_US, Entry, Ring, State, Waitlist
 
 __all__ = [
-    "Charge", "Waiting", "Where", "clear", "kept_until_us", "list_waiting", "pause", "return_units", "slow", "where",
-]  # fmt: skip
+    "Charge",
+    "Waiting",
+    "Where",
+    "clear",
+    "kept_until_us",
+    "list_waiting",
+    "pause",
+    "return_units",
+    "slow",
+    "where",
+]
 
 
 class Charge(NamedTuple):
@@ -216,6 +225,12 @@ def _restore_position(found: _Found, charge: Charge, now_us: int, requester: Req
     waitlist.epoch = waitlist.epoch or epoch
     waitlist.number, waitlist.v = max(waitlist.number, place.number), max(waitlist.v, place.tag)
     return Entry(
-        requester.job, place, claim.cost, requester.owner, workflow=_workflow_of(claim), tenant=claim.tenant,
-        since_us=max(0, now_us - requester.waited_us), denials=requester.denials,
-    )  # fmt: skip
+        requester.job,
+        place,
+        claim.cost,
+        requester.owner,
+        workflow=_workflow_of(claim),
+        tenant=claim.tenant,
+        since_us=max(0, now_us - requester.waited_us),
+        denials=requester.denials,
+    )

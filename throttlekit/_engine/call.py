@@ -138,9 +138,16 @@ class JobHolder(Protocol):
     def record_no_answer(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None: ...
 
     def hold(
-        self, id: str, item: Any, in_us: int, waited: Waited | None = None, *,
-        ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
-    ) -> None: ...  # fmt: skip
+        self,
+        id: str,
+        item: Any,
+        in_us: int,
+        waited: Waited | None = None,
+        *,
+        ends_in_us: int | None = None,
+        claims: Sequence[StoreClaim] = (),
+        stops: str = "",
+    ) -> None: ...
 
     def leave(self, id: str, claims: Sequence[StoreClaim]) -> Any: ...
 

@@ -24,9 +24,17 @@ from throttlekit.stores.base import Request
 from throttlekit.stores.parts import Part, decide_in_parts
 
 __all__ = [
-    "Attempt", "Claim", "ClaimResolver", "Decider", "Layer", "Plugins", "build_request", "decide_parts",
-    "decision_from", "under",
-]  # fmt: skip
+    "Attempt",
+    "Claim",
+    "ClaimResolver",
+    "Decider",
+    "Layer",
+    "Plugins",
+    "build_request",
+    "decide_parts",
+    "decision_from",
+    "under",
+]
 
 _DAY_NS = 86_400_000_000_000
 _MOST_REMEMBERED = 1024

@@ -73,9 +73,16 @@ def decide_without_store(
     delay = error.retry_after + random.uniform(0, _SPREAD)
     first = shared[0]
     unknown = Decision(
-        allowed=False, limit=first.limit, key=first.key, cost=first.cost, remaining=0, retry_after=delay, delay=delay,
-        reset_after=0.0, reason="store unavailable",
-    )  # fmt: skip
+        allowed=False,
+        limit=first.limit,
+        key=first.key,
+        cost=first.cost,
+        remaining=0,
+        retry_after=delay,
+        delay=delay,
+        reset_after=0.0,
+        reason="store unavailable",
+    )
     if "closed" in policies:
         return "closed", unknown
     outcome: OnStoreFailure = "local" if "local" in policies else "open"

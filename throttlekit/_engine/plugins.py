@@ -28,9 +28,18 @@ from throttlekit.stores.base import Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = [
-    "DEFAULT_STORE", "BuiltInStores", "DeferralLog", "RateLimitLog", "ShadowLog", "SlotLostLog", "UnchargedLog",
-    "plugin_manager", "store_from", "store_of", "with_groups",
-]  # fmt: skip
+    "DEFAULT_STORE",
+    "BuiltInStores",
+    "DeferralLog",
+    "RateLimitLog",
+    "ShadowLog",
+    "SlotLostLog",
+    "UnchargedLog",
+    "plugin_manager",
+    "store_from",
+    "store_of",
+    "with_groups",
+]
 
 _log = logging.getLogger("throttlekit")
 _MEMORY, _URL = "memory://", "THROTTLEKIT_URL"
@@ -219,8 +228,14 @@ class DeferralLog:
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug(
                 "Job %s (%s) deferred for %.3f s by limit %r: %s, deferral %d.",
-                event.job.id, event.job.name, delay, limit, reason, decision.deferrals, extra=_fields(event),
-            )  # fmt: skip
+                event.job.id,
+                event.job.name,
+                delay,
+                limit,
+                reason,
+                decision.deferrals,
+                extra=_fields(event),
+            )
         if reason == "store unavailable":
             return  # the limit is not the cause, and the breaker logs the outage
         if (count := self._deferrals.one_more(limit)) and _logs_summary(limit):
@@ -228,9 +243,15 @@ class DeferralLog:
             more = f" {count} were deferred since the last such line." if count > 1 else ""
             _log.info(
                 "Limit %r is holding jobs back: job %s%s waits for %.1f s, until %s: %s.%s",
-                limit, event.job.id, _of_key(event.job, decision.limit, decision.key), delay, until, reason, more,
+                limit,
+                event.job.id,
+                _of_key(event.job, decision.limit, decision.key),
+                delay,
+                until,
+                reason,
+                more,
                 extra=_fields(event),
-            )  # fmt: skip
+            )
 
 
 class UnchargedLog:
@@ -247,8 +268,10 @@ class UnchargedLog:
             if limit.on_store_failure == "open" and self._failures.one_more(limit.name):
                 _log.warning(
                     "Limit %r lets jobs run uncharged: the store gives no answer (%s), and its on_store_failure "
-                    'is "open".', limit.name, event.error,
-                )  # fmt: skip
+                    'is "open".',
+                    limit.name,
+                    event.error,
+                )
 
 
 class SlotLostLog:
@@ -291,22 +314,32 @@ class RateLimitLog:
             where = "this process" if limit.scope == "process" else "the whole fleet"
             _log.warning(
                 "Limit %r: downstream said 429: paused for %s s in %s (job %s%s).%s",
-                limit.name, f"{event.retry_after:.1f}".removesuffix(".0"), where, event.job.id,
+                limit.name,
+                f"{event.retry_after:.1f}".removesuffix(".0"),
+                where,
+                event.job.id,
                 _of_key(event.job, limit, event.key),
                 f" {count - 1} more since the last such line." if count > 1 else "",
-                extra={"throttlekit_limit": limit.name, "throttlekit_job": event.job.id,
-                       "throttlekit_wait": event.retry_after, "throttlekit_reason": "429"},
-            )  # fmt: skip
+                extra={
+                    "throttlekit_limit": limit.name,
+                    "throttlekit_job": event.job.id,
+                    "throttlekit_wait": event.retry_after,
+                    "throttlekit_reason": "429",
+                },
+            )
 
 
 def _fields(event: Deferred) -> dict[str, object]:
     """Return the values of a log line as attributes of its record, for structured logs."""
     decision = event.decision
     return {
-        "throttlekit_limit": decision.limit.name, "throttlekit_job": event.job.id, "throttlekit_wait": decision.delay,
-        "throttlekit_reason": decision.reason, "throttlekit_deferrals": decision.deferrals,
+        "throttlekit_limit": decision.limit.name,
+        "throttlekit_job": event.job.id,
+        "throttlekit_wait": decision.delay,
+        "throttlekit_reason": decision.reason,
+        "throttlekit_deferrals": decision.deferrals,
         "throttlekit_waited": decision.waited,
-    }  # fmt: skip
+    }
 
 
 def _of_key(job: Job, limit: Limit, key: str) -> str:

@@ -72,9 +72,16 @@ class Relay:
         """
 
     def hold(
-        self, id: str, item: Any, in_us: int, waited: Waited | None = None, *,
-        ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        id: str,
+        item: Any,
+        in_us: int,
+        waited: Waited | None = None,
+        *,
+        ends_in_us: int | None = None,
+        claims: Sequence[StoreClaim] = (),
+        stops: str = "",
+    ) -> None:
         """Stop waiting for a wake, and keep the job's positions: its framework redelivers it after *in_us*."""
         self._waited, self.kept = waited or self._waited, None
         self._remove(id, claims, keep=True)
@@ -129,9 +136,12 @@ def read_note(waker: Waker[Any], note: Mapping[str, Any], item: Any, ends_in_us:
 
 
 def _note(
-    id: str, units: Sequence[StoreClaim], kept: Kept | None, wakes: Sequence[tuple[int, Wake]] = (),
+    id: str,
+    units: Sequence[StoreClaim],
+    kept: Kept | None,
+    wakes: Sequence[tuple[int, Wake]] = (),
     looks: Sequence[tuple[int, int]] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     written = [_write_unit(each.bucket, each.algorithm) for each in units]
     woken = [(number, *wake) for number, wake in wakes]
     return {"v": _VERSION, "id": id, "units": written, "kept": kept and kept[:2], "wakes": woken, "looks": looks}

@@ -215,9 +215,18 @@ class Throttling(Generic[_M]):
             return None
         limit = run.limits[0] if run.decision is None else run.decision.limit
         refusal = Decision(
-            allowed=False, limit=limit, key="", cost=0, remaining=0, retry_after=0.0, delay=0.0, reset_after=0.0,
-            reason="waited too long", waited=waited.for_us / 1_000_000, deferrals=waited.denials,
-        )  # fmt: skip
+            allowed=False,
+            limit=limit,
+            key="",
+            cost=0,
+            remaining=0,
+            retry_after=0.0,
+            delay=0.0,
+            reset_after=0.0,
+            reason="waited too long",
+            waited=waited.for_us / 1_000_000,
+            deferrals=waited.denials,
+        )
         return self._outcome(refusal, run)
 
     def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:

@@ -20,8 +20,16 @@ from throttlekit.errors import ConfigurationError
 from throttlekit.limiter import Limiter
 
 __all__ = [
-    "begin", "begin_from_receipt", "decision_from_receipt", "end", "end_async", "flush", "receipt", "resume", "running",
-]  # fmt: skip
+    "begin",
+    "begin_from_receipt",
+    "decision_from_receipt",
+    "end",
+    "end_async",
+    "flush",
+    "receipt",
+    "resume",
+    "running",
+]
 
 _MOST_REMEMBERED = 256
 _texts: dict[int, tuple[Limit, str]] = {}  # by id; each entry keeps its limit alive, so its id is not reused
@@ -144,10 +152,20 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
             raise TypeError("waited")
         first = charged[0]
         return Decision(
-            allowed=True, limit=first.limit, key="", cost=first.cost, remaining=0, retry_after=0.0, delay=0.0,
-            reset_after=0.0, reason="allowed", charged=charged, waited=waited, deferrals=deferrals,
+            allowed=True,
+            limit=first.limit,
+            key="",
+            cost=first.cost,
+            remaining=0,
+            retry_after=0.0,
+            delay=0.0,
+            reset_after=0.0,
+            reason="allowed",
+            charged=charged,
+            waited=waited,
+            deferrals=deferrals,
             waited_for=str(waited_for),
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigurationError(f"a job's receipt is not one that throttlekit wrote: {safe_repr(error)}") from None
 

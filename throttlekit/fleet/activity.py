@@ -326,9 +326,15 @@ def _moments(sums: Mapping[str, _Seen], partner_429s: Mapping[str, int]) -> dict
     for each in list(sums.values())[:_MOST_REPORTED]:
         paused = each.denied.get("paused", 0)
         found[each.bucket] = Moment(
-            each.units + each.settled, each.allowed, each.arrived, each.denials - paused, paused,
-            partner_429s.get(each.bucket, 0), reported_rate(each.limit), -(-each.wait_us // 100_000),
-        )  # fmt: skip
+            each.units + each.settled,
+            each.allowed,
+            each.arrived,
+            each.denials - paused,
+            paused,
+            partner_429s.get(each.bucket, 0),
+            reported_rate(each.limit),
+            -(-each.wait_us // 100_000),
+        )
     return dict(list(found.items())[:_MOST_REPORTED])
 
 

@@ -83,9 +83,15 @@ def change_of(kept: bytes) -> Change | None:
             return None
         before, after = (None if each is None else rule_of(*each) for each in (entry["before"], entry["after"]))
         return Change(
-            at=at / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
-            part=part, before=before, after=after, forgotten=int(entry["forgotten"]),
-        )  # fmt: skip
+            at=at / 1_000_000,
+            by=str(entry["by"]),
+            verb=entry["verb"],
+            name=str(entry["name"]),
+            part=part,
+            before=before,
+            after=after,
+            forgotten=int(entry["forgotten"]),
+        )
     except (TypeError, KeyError, ValueError):
         return None
 

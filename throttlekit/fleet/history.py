@@ -125,10 +125,19 @@ def report_history(added: Mapping[str, Moment], *, by_reader: bool = False) -> l
 
 def _report(added: Mapping[str, Moment], by_reader: bool) -> tuple[str | int, ...]:
     rows = [
-        [e.units, e.granted, e.arrived, e.denied, e.paused, e.partner_429s, e.rate, e.wait_ds,
-         0 if e.waiting is None else e.waiting + 1]
+        [
+            e.units,
+            e.granted,
+            e.arrived,
+            e.denied,
+            e.paused,
+            e.partner_429s,
+            e.rate,
+            e.wait_ds,
+            0 if e.waiting is None else e.waiting + 1,
+        ]
         for e in added.values()
-    ]  # fmt: skip
+    ]
     names = (*HISTORIES, *map(history_name, added))
     return ("EVAL", _SCRIPT, len(names), *names, json.dumps(rows, separators=(",", ":")), "0" if by_reader else "1")
 
@@ -198,7 +207,14 @@ def _bar(at: int, records: Iterable[tuple[tuple[int, ...] | None, bool]]) -> Bar
     rates = {fields[6] for fields in kept if fields[6]}
     (rate,) = rates if len(rates) == 1 else (CHANGED,)
     return Bar(
-        at, units, granted, arrived, denied, paused, partner_429s,
-        None if rate == CHANGED else rate, max((fields[7] for fields in kept), default=0) / 10,
+        at,
+        units,
+        granted,
+        arrived,
+        denied,
+        paused,
+        partner_429s,
+        None if rate == CHANGED else rate,
+        max((fields[7] for fields in kept), default=0) / 10,
         waiting - 1 if waiting else None,
-    )  # fmt: skip
+    )

@@ -19,7 +19,7 @@ __all__ = [
     "list_questions",
     "listens",
     "owner_question",
-]  # fmt: skip
+]
 
 _SAMPLE = 20
 """The number of jobs of a list that are read to estimate its costs and waits."""

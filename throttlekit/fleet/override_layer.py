@@ -102,9 +102,16 @@ class OverrideLayer:
                 one = self._decide_alone(call, claim)
             except StoreUnavailable:
                 one = Decision(
-                    allowed=True, limit=claim.limit, key=claim.key, cost=claim.cost, remaining=0, retry_after=0.0,
-                    delay=0.0, reset_after=0.0, reason="store unavailable",
-                )  # fmt: skip
+                    allowed=True,
+                    limit=claim.limit,
+                    key=claim.key,
+                    cost=claim.cost,
+                    remaining=0,
+                    retry_after=0.0,
+                    delay=0.0,
+                    reset_after=0.0,
+                    reason="store unavailable",
+                )
         if not one.allowed:
             if not call.peek:
                 self._pipeline.events.emit_shadow_denied(one, call.job)

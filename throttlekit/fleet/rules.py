@@ -158,9 +158,17 @@ def rule_of(field: Any, data: Any) -> Rule | None:
     if not right:
         return None
     return Rule(
-        what=what, name=name, part=part, since_us=since_us, until_us=until_us, by=by, rate=rate, burst=burst,
-        weight=weight, factor=factor,
-    )  # fmt: skip
+        what=what,
+        name=name,
+        part=part,
+        since_us=since_us,
+        until_us=until_us,
+        by=by,
+        rate=rate,
+        burst=burst,
+        weight=weight,
+        factor=factor,
+    )
 
 
 def parse_rule(field: bytes | str, value: bytes | str) -> Rule | None:

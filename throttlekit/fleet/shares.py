@@ -133,8 +133,10 @@ class _Record:
                 self.others += left.units
                 left = _Counted(count, left.units + left.debt)
                 # Put the new tenant at the position of the one that it replaces.
-                self.tenants = {name if each == least else each: left if each == least else known
-                                for each, known in self.tenants.items()}  # fmt: skip
+                self.tenants = {
+                    name if each == least else each: left if each == least else known
+                    for each, known in self.tenants.items()
+                }
 
     def largest(self) -> tuple[dict[str, int], int]:
         units = {name: each.units for name, each in self.tenants.items()}

@@ -234,9 +234,14 @@ def known_of(named: bytes, text: bytes) -> Known | None:
         limit = load_in_force(data)
         cost, shared = data.get("fixed_cost", 1), data.get("shared")
         known = Known(
-            name, limit, bool(data["keyed"]), Minute(), float(reported),
-            cost if type(cost) is int else 1, shared if shared in ("weighted", "strict") else "",
-        )  # fmt: skip
+            name,
+            limit,
+            bool(data["keyed"]),
+            Minute(),
+            float(reported),
+            cost if type(cost) is int else 1,
+            shared if shared in ("weighted", "strict") else "",
+        )
     except (ConfigurationError, KeyError, TypeError, ValueError):
         return None
     return known if limit_id(limit.name, limit.fingerprint) == name else None

@@ -89,9 +89,10 @@ class OpenTelemetryMetrics(CountingPlugin):
         span, decision = self._span(), event.decision
         if span.is_recording():
             attributes = {
-                **_wait(decision.limit, decision), "throttlekit.reason": decision.reason.replace(" ", "_"),
+                **_wait(decision.limit, decision),
+                "throttlekit.reason": decision.reason.replace(" ", "_"),
                 "throttlekit.delay": decision.delay,
-            }  # fmt: skip
+            }
             if decision.position is not None:
                 attributes["throttlekit.position"] = decision.position
             span.add_event("throttlekit.deferred", attributes)
@@ -148,8 +149,9 @@ def _wait(limit: Limit, decision: Decision) -> dict[str, str | float]:
     """Return how long a job has waited for *limit*, as attributes of a span or of an event."""
     return {
         **{f"throttlekit.{name}": value for name, value in _labels(limit.name, limit.of_tier).items()},
-        "throttlekit.waited": decision.waited, "throttlekit.deferrals": decision.deferrals,
-    }  # fmt: skip
+        "throttlekit.waited": decision.waited,
+        "throttlekit.deferrals": decision.deferrals,
+    }
 
 
 def _decisions(tally: Tally) -> _Numbers:

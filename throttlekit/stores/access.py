@@ -94,9 +94,14 @@ class StoreAccess:
         self._part_by_part(claims, lambda those: self._store.wake(those, now_us))
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        self,
+        claims: Sequence[StoreClaim],
+        ids: Sequence[str],
+        owner: str = "",
+        now_us: int | None = None,
+        *,
         keep: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._part_by_part(claims, lambda those: self._store.forget(those, ids, owner, now_us, keep=keep))
 
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:

@@ -120,9 +120,14 @@ class Store(Protocol):
         ...
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        self,
+        claims: Sequence[StoreClaim],
+        ids: Sequence[str],
+        owner: str = "",
+        now_us: int | None = None,
+        *,
         keep: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """
         Remove jobs from the waitlists of *claims*. Then wake other jobs.
 

@@ -179,8 +179,10 @@ class CircuitBreaker(StoreAccess):
                 outage.logged = True
                 _log.warning(
                     "%s%s. It is called once a second. Until it responds, jobs are deferred, uncharged, "
-                    "except for limits whose on_store_failure= says otherwise.", error, _at(error),
-                )  # fmt: skip
+                    "except for limits whose on_store_failure= says otherwise.",
+                    error,
+                    _at(error),
+                )
 
     def _record_answer(self, names: Iterable[str]) -> None:
         parts, now = self._parts(names), self._clock()

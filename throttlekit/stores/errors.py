@@ -19,9 +19,15 @@ from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.wire import UnusableReply
 
 __all__ = [
-    "STORE_ERRORS", "URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_failure", "is_outage",
-    "map_error", "remedy_of",
-]  # fmt: skip
+    "STORE_ERRORS",
+    "URL_ERRORS",
+    "SentinelRefused",
+    "UnknownService",
+    "is_connection_failure",
+    "is_outage",
+    "map_error",
+    "remedy_of",
+]
 
 
 class UnknownService(exceptions.ConnectionError):

@@ -134,9 +134,14 @@ class GroupedStore:
         return self._of(claim.bucket).look(claim, owner, free, ids, now_us)
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        self,
+        claims: Sequence[StoreClaim],
+        ids: Sequence[str],
+        owner: str = "",
+        now_us: int | None = None,
+        *,
         keep: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._each(claims, lambda group, those: group.forget(those, ids, owner, now_us, keep=keep))
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:

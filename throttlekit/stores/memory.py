@@ -108,9 +108,14 @@ class MemoryStore:
             return found
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        self,
+        claims: Sequence[StoreClaim],
+        ids: Sequence[str],
+        owner: str = "",
+        now_us: int | None = None,
+        *,
         keep: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         def remove_jobs(number: int, state: Stored, now_us: int, ring: Ring) -> Stored:
             return forget(claims[number], state, now_us, ids, owner, ring, keep=keep)
 

@@ -92,9 +92,14 @@ class RedisStore(RedisServer):
         return self._call(claim.bucket, lambda: look_of(reply))
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        self,
+        claims: Sequence[StoreClaim],
+        ids: Sequence[str],
+        owner: str = "",
+        now_us: int | None = None,
+        *,
         keep: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         def forget(those: Sequence[StoreClaim]) -> None:
             for part in _parts(ids, max(1, _MOST_IDS // len(those))):
                 head = [_or_empty(now_us), len(those), encode_text(owner), "1" if keep else ""]

@@ -30,11 +30,27 @@ _DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
 _CLIENT_NAME = re.compile(r"[!-~]+")
 _MAX_TIMEOUT_S = 60
 _URL_OPTIONS = (
-    "db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_connect_timeout",
-    "socket_keepalive", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password",
-    "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version", "ssl_include_verify_flags",
+    "db",
+    "username",
+    "password",
+    "client_name",
+    "protocol",
+    "socket_timeout",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "ssl_ca_certs",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+    "ssl_min_version",
+    "ssl_include_verify_flags",
     "ssl_exclude_verify_flags",
-)  # fmt: skip
+)
 _T = TypeVar("_T")
 
 

@@ -37,7 +37,7 @@ __all__ = [
     "wait_keys",
     "waiting_of",
     "where_of",
-]  # fmt: skip
+]
 
 _CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.FULL, Reason.PAUSED)
@@ -173,9 +173,17 @@ def answer_of(reply: Any) -> Answer:
         asked = tuple(zip(map(int, looks[::2]), map(int, looks[1::2]), strict=True))
         granted = _REASONS[reason] is Reason.ALLOWED
         return Answer(
-            _REASONS[reason], claim, now_us, retry_us, _uses_of([*map(int, used)]), None if granted else _kept(kept),
-            wakes, asked, tuple(map(_position, kept)) if granted else (), waited=_parse_waited(waited),
-        )  # fmt: skip
+            _REASONS[reason],
+            claim,
+            now_us,
+            retry_us,
+            _uses_of([*map(int, used)]),
+            None if granted else _kept(kept),
+            wakes,
+            asked,
+            tuple(map(_position, kept)) if granted else (),
+            waited=_parse_waited(waited),
+        )
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 

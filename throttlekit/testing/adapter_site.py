@@ -29,9 +29,25 @@ from throttlekit.hookspecs import Finished, RateLimitReceived, Started, hookimpl
 from throttlekit.limiter import Limiter
 
 __all__ = [
-    "COUNT", "JOBS", "LONG_SLOT", "QUEUED", "RATE", "SHARED", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End",
-    "JobKind", "Note", "Notes", "Settings", "note_failure", "perform", "wait_until",
-]  # fmt: skip
+    "COUNT",
+    "JOBS",
+    "LONG_SLOT",
+    "QUEUED",
+    "RATE",
+    "SHARED",
+    "SLOT",
+    "STEADY",
+    "TOKENS",
+    "AdapterSite",
+    "End",
+    "JobKind",
+    "Note",
+    "Notes",
+    "Settings",
+    "note_failure",
+    "perform",
+    "wait_until",
+]
 
 _T = TypeVar("_T")
 

@@ -180,9 +180,18 @@ class _History:
             for key in _KEYS if isinstance(limit, Concurrency) else ():
                 self._both("decide", [_claim(limit, key, holder="first#0", now_us=self.now_us)], WITHOUT_JOB)
         steps = {
-            self._request_new: 8, self._request_again: 8, self._end: 4, self._look: 3, self._wake: 1, self._forget: 0.5,
-            self._settle: 1, self._pause: 0.3, self._slow: 0.3, self._where: 1, self._list: 0.5,
-        }  # fmt: skip
+            self._request_new: 8,
+            self._request_again: 8,
+            self._end: 4,
+            self._look: 3,
+            self._wake: 1,
+            self._forget: 0.5,
+            self._settle: 1,
+            self._pause: 0.3,
+            self._slow: 0.3,
+            self._where: 1,
+            self._list: 0.5,
+        }
         for step in self.rnd.choices([*steps], [*steps.values()], k=_STEPS):
             self.now_us += self.rnd.choice([0, 1, 100_000, 2 * _SECOND_US, 7 * _SECOND_US, 30 * _SECOND_US])
             step()

@@ -59,10 +59,11 @@ def compare_definitions(store: FleetStore, declared: Sequence[Limit]) -> Iterato
             "the larger number of slots applies" if is_one_count else "each has a separate count, and the rates add up"
         )
         yield Finding(
-            "warning", "limits",
+            "warning",
+            "limits",
             f"Limit {printable(limit.name)!r}: the code declares {_shown(limit)}, and workers use {shown}.",
             f"if this is not intended, correct the code; while both are deployed, {meanwhile}",
-        )  # fmt: skip
+        )
     if same:
         yield Finding("ok", "limits", f"{same} limits of the code equal those that workers use.")
 

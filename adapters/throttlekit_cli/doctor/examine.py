@@ -51,11 +51,12 @@ def examine_installation() -> Iterator[Finding]:
     owners = metadata.packages_distributions().get(_NAME, ())
     for other in sorted({each.lower().replace("_", "-").replace(".", "-") for each in owners} - {_OWN}):
         yield Finding(
-            "warning", "install",
+            "warning",
+            "install",
             f"The distribution {other!r} installs a package named {_NAME!r} too. The one that was installed last has "
             "overwritten files of the other.",
             f"pip uninstall {other}, then pip install --force-reinstall {_OWN}",
-        )  # fmt: skip
+        )
 
 
 def _of_fleet(url: str, examine: Callable[[Any], Iterable[Finding]]) -> list[Finding]:

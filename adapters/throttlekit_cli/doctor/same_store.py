@@ -32,22 +32,27 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
     own = limiter.store_address
     if limiter.in_memory:
         yield Finding(
-            "fault", about, "Its limiter keeps limits in memory: each worker process admits the whole limit.",
+            "fault",
+            about,
+            "Its limiter keeps limits in memory: each worker process admits the whole limit.",
             'give the limiter the URL of a server: Limiter("redis://…"), or set THROTTLEKIT_URL',
-        )  # fmt: skip
+        )
         return
     if url is not None and not _is_same(limiter, url):
         yield Finding(
-            "fault", about,
+            "fault",
+            about,
             f"The application's limiter counts in another store{_at(own)} than --url{_at(address_of_url(url))}: --url"
             " does not show its workers, and a change there has no effect on them.",
             "name the store of the application: the URL in its Limiter(…)",
-        )  # fmt: skip
+        )
     if limiter.counts_at(broker):
         yield Finding(
-            "warning", about, f"The limiter counts in the broker's database ({own}): a flush deletes all counts.",
+            "warning",
+            about,
+            f"The limiter counts in the broker's database ({own}): a flush deletes all counts.",
             "give the limiter a separate database, such as /1 at the end of its URL",
-        )  # fmt: skip
+        )
 
 
 def examine_reports(store: Any) -> Iterator[Finding]:
@@ -57,18 +62,22 @@ def examine_reports(store: Any) -> Iterator[Finding]:
         yield Finding("ok", "store", f"{len(fleet.processes)} processes have reported in the last 15 seconds.")
     elif not fleet.limits:
         yield Finding(
-            "note", "store", "No process has used a limit with this store in the last hour.",
+            "note",
+            "store",
+            "No process has used a limit with this store in the last hour.",
             "if workers run throttled jobs, they use another store: compare this URL with theirs",
-        )  # fmt: skip
+        )
     else:
         ago = fleet.now - max(each.reported for each in fleet.limits)
         yield Finding("note", "store", f"No process reports now; limits were used {format_duration(ago)} ago.")
     if fleet.rules:
         names = ", ".join(sorted({printable(rule.name) for rule in fleet.rules})[:_MOST_NAMED])
         yield Finding(
-            "note", "store", f"Operators' changes are in force ({len(fleet.rules)}), for {names}.",
+            "note",
+            "store",
+            f"Operators' changes are in force ({len(fleet.rules)}), for {names}.",
             "see `throttlekit rules`, and end those that are no longer needed",
-        )  # fmt: skip
+        )
     slowed = {key.limit.name: key.slowed for key in fleet.keys if key.slowed is not None}
     for name, slow in sorted(slowed.items()):
         yield Finding("note", "store", f"Limit {printable(name)!r} is slowed down {format_slowed(slow)}.")
@@ -76,11 +85,12 @@ def examine_reports(store: Any) -> Iterator[Finding]:
     for name, found in _twins(definitions_of(store)).items():
         if name not in changed:
             yield Finding(
-                "warning", "store",
+                "warning",
+                "store",
                 f"Limit {printable(name)!r} is in use with several definitions: "
                 f"{', '.join(format_limit(each.limit) for each in found)}. Each has a separate count.",
                 "deploy one definition to all workers; during a deployment, this ends after some minutes",
-            )  # fmt: skip
+            )
 
 
 def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Iterator[Finding]:
@@ -90,16 +100,19 @@ def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Itera
     own = address_of_url(rq_url)
     if url is not None and not is_same_address(address_of_url(url), own):
         yield Finding(
-            "fault", "rq",
+            "fault",
+            "rq",
             f"Workers have counted in RQ's database{_at(own)} in the last hour, and not in --url"
             f"{_at(address_of_url(url))}: no store is configured for them.",
             "call configure(limiter) in the module of `rq worker -c`, or set THROTTLEKIT_URL for the workers",
-        )  # fmt: skip
+        )
     else:
         yield Finding(
-            "warning", "rq", f"Workers count in RQ's database{_at(own)}: a flush of it deletes all counts.",
+            "warning",
+            "rq",
+            f"Workers count in RQ's database{_at(own)}: a flush of it deletes all counts.",
             "give the limiter a separate database, with configure(limiter) or THROTTLEKIT_URL",
-        )  # fmt: skip
+        )
 
 
 def _is_same(limiter: Limiter, url: str) -> bool:

@@ -62,10 +62,18 @@ class View:
         rows = rows_of(fleet.limits[: self.most])
         filtered = self.name if self.typing is None else f"{self.typing}▏"
         return screen(
-            fleet, rows, store=self.store, order=self.order, width=width, height=height,
-            name=filtered, keys=live, page=self.page, notes=self.with_notes or not live,
+            fleet,
+            rows,
+            store=self.store,
+            order=self.order,
+            width=width,
+            height=height,
+            name=filtered,
+            keys=live,
+            page=self.page,
+            notes=self.with_notes or not live,
             history=self._remember(rows) if live else None,
-        )  # fmt: skip
+        )
 
     def data(self, fleet: FleetState) -> dict[str, Any]:
         return {"store": self.store, **to_data(replace(fleet, limits=fleet.limits[: self.most]))}

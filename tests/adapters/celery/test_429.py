@@ -44,9 +44,14 @@ def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
 
         def make_site(kind: str = "redis", **options: Any) -> SiteAndPartner:
             options = {
-                "module": "support.celery.slots", "store": patient(f"{redis_base}/12"), "amount": 1, "lease": 600,
-                "rate": "1000/s", "burst": 1000, **options,
-            }  # fmt: skip
+                "module": "support.celery.slots",
+                "store": patient(f"{redis_base}/12"),
+                "amount": 1,
+                "lease": 600,
+                "rate": "1000/s",
+                "burst": 1000,
+                **options,
+            }
             broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
             site = stack.enter_context(celery_site(kind, broker, redis_base, **options))
             record = stack.enter_context(closing(SlotRecord(site.settings["record"], site.queue)))
@@ -59,9 +64,10 @@ def results(sent: list[Any]) -> list[Any]:
     return [result.get(timeout=WITHIN) for result in sent]
 
 
-@pytest.mark.parametrize(("kind", "pool"), [
-    ("redis", "prefork"), ("redis", "threads"), ("redis", "gevent"), ("redis", "solo"), ("rabbitmq", "prefork"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "pool"),
+    [("redis", "prefork"), ("redis", "threads"), ("redis", "gevent"), ("redis", "solo"), ("rabbitmq", "prefork")],
+)
 def test_one_429_pauses_its_key_in_the_fleet(make: Any, kind: str, pool: str) -> None:
     """
     After the first 429, at most one further call for each pool slot arrives from tasks that were granted before. Then

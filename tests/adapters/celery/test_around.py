@@ -126,10 +126,22 @@ def multi(site: CelerySite, folder: Path) -> Iterator[Any]:
 
     def run_verb(verb: str) -> None:
         command = [
-            sys.executable, "-m", "celery", "multi", verb, "one", "two", "-A", "support.celery.tasks",
-            f"--pidfile={folder}/%n.pid", f"--logfile={folder}/%n.log", "--loglevel=INFO", "--concurrency=1",
-            "--without-gossip", "--without-mingle",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "celery",
+            "multi",
+            verb,
+            "one",
+            "two",
+            "-A",
+            "support.celery.tasks",
+            f"--pidfile={folder}/%n.pid",
+            f"--logfile={folder}/%n.log",
+            "--loglevel=INFO",
+            "--concurrency=1",
+            "--without-gossip",
+            "--without-mingle",
+        ]
         with contextlib.closing(
             Command(command, {"TK_CELERY": json.dumps(site.settings), "C_FORCE_ROOT": "1"})
         ) as running:

@@ -85,20 +85,38 @@ def test_the_connection_ignores_options_that_change_its_behaviour() -> None:
     are kept.
     """
     options = {
-        "confirm_publish": True, "heartbeat": 10, "on_blocked": print, "on_unblocked": print, "read_timeout": 60,
-        "write_timeout": 60, "max_retries": 100, "interval_start": 5, "errback": print, "callback": print,
-        "connect_retries_timeout": 300, "client_properties": {"product": "shop"}, "login_method": "AMQPLAIN",
-    }  # fmt: skip
+        "confirm_publish": True,
+        "heartbeat": 10,
+        "on_blocked": print,
+        "on_unblocked": print,
+        "read_timeout": 60,
+        "write_timeout": 60,
+        "max_retries": 100,
+        "interval_start": 5,
+        "errback": print,
+        "callback": print,
+        "connect_retries_timeout": 300,
+        "client_properties": {"product": "shop"},
+        "login_method": "AMQPLAIN",
+    }
     app = app_of("amqps://user:secret@localhost/shop", **options)
     app.conf.broker_use_ssl = {"ca_certs": "ca.pem"}
     own: Any = Copies(app)._make_connection()
     assert (own.userid, own.password, own.virtual_host, own.ssl) == ("user", "secret", "shop", {"ca_certs": "ca.pem"})
     kept = {"client_properties": {"product": "shop"}, "login_method": "AMQPLAIN", "interval_start": 5}
     assert own.transport_options == {
-        **kept, "confirm_publish": False, "heartbeat": 0, "on_blocked": None, "on_unblocked": None,
-        "read_timeout": 1.0, "write_timeout": 1.0, "max_retries": 0, "connect_retries_timeout": 1.0, "errback": None,
+        **kept,
+        "confirm_publish": False,
+        "heartbeat": 0,
+        "on_blocked": None,
+        "on_unblocked": None,
+        "read_timeout": 1.0,
+        "write_timeout": 1.0,
+        "max_retries": 0,
+        "connect_retries_timeout": 1.0,
+        "errback": None,
         "callback": None,
-    }  # fmt: skip
+    }
     assert (own.connect_timeout, own.heartbeat) == (1.0, 0)
 
 

@@ -158,17 +158,19 @@ def test_limits_by_name_override_those_of_the_task(make_app: Callable[..., Celer
         abstract = True
 
     for name, options in {
-        "own": {"throttle": one}, "named": {"throttle": one}, "freed": {"throttle": one}, "annotated": {},
-        "based": {"base": Base}, "plain": {},
-    }.items():  # fmt: skip
+        "own": {"throttle": one},
+        "named": {"throttle": one},
+        "freed": {"throttle": one},
+        "annotated": {},
+        "based": {"base": Base},
+        "plain": {},
+    }.items():
         app.task(name=name, shared=False, **options)(nothing)
     limits = TaskLimits(Limiter(), {"named": [two], "freed": None})
     found = {
         name: limits.of(app.tasks[name]).limits for name in ("own", "named", "freed", "annotated", "based", "plain")
     }
-    assert found == {
-        "own": (one,), "named": (two,), "freed": (), "annotated": (two,), "based": (two,), "plain": (),
-    }  # fmt: skip
+    assert found == {"own": (one,), "named": (two,), "freed": (), "annotated": (two,), "based": (two,), "plain": ()}
 
 
 def test_a_task_that_would_bypass_admission_is_refused(make_app: Callable[..., Celery]) -> None:

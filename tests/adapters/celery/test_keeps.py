@@ -74,10 +74,17 @@ def test_the_body_sees_the_same_request(site: CelerySite) -> None:
     Retries, priority, expiry, limits, headers and stamps are the same in the body's request as when they were sent.
     """
     options: dict[str, Any] = {
-        "time_limit": 50, "soft_time_limit": 40, "shadow": "other", "argsrepr": "(…)",
-        "headers": {"tenant": "t1", "nested": {"a": 1}}, "correlation_id": "corr", "reply_to": "nobody",
-        "priority": 3, "root_id": "root", "parent_id": "parent",
-    }  # fmt: skip
+        "time_limit": 50,
+        "soft_time_limit": 40,
+        "shadow": "other",
+        "argsrepr": "(…)",
+        "headers": {"tenant": "t1", "nested": {"a": 1}},
+        "correlation_id": "corr",
+        "reply_to": "nobody",
+        "priority": 3,
+        "root_id": "root",
+        "parent_id": "parent",
+    }
     options["expires"] = datetime.now(timezone.utc) + timedelta(seconds=60)
     throttled = site.send("context", **options).get(timeout=WITHIN)
     free = site.send("free_context", **options).get(timeout=WITHIN)

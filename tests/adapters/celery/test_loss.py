@@ -94,9 +94,13 @@ def test_a_task_that_fails_without_a_run_is_one_line_in_the_log() -> None:
             Limiter("memory://").acquire(limit, job=Job())
         failures: list[Any] = []
         request = SimpleNamespace(
-            task=SimpleNamespace(on_failure=lambda *_: None), id="1", args=(), kwargs={}, acknowledged=True,
+            task=SimpleNamespace(on_failure=lambda *_: None),
+            id="1",
+            args=(),
+            kwargs={},
+            acknowledged=True,
             on_failure=lambda info, return_ok, failures=failures: failures.append(info),
-        )  # fmt: skip
+        )
         end_without_body(request, Failed(raised.value))
         (info,) = failures
         assert info.exc_info == (type(raised.value), raised.value, None)

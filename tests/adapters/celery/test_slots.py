@@ -36,10 +36,14 @@ def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
 
         def make_site(kind: str = "redis", **options: Any) -> tuple[CelerySite, SlotRecord]:
             options = {
-                "module": "support.celery.slots", "store": patient(f"{redis_base}/12"), "amount": 1,
+                "module": "support.celery.slots",
+                "store": patient(f"{redis_base}/12"),
+                "amount": 1,
                 "lease": LONG_LEASE,
-                "rate": "1000/s", "burst": 1000, **options,
-            }  # fmt: skip
+                "rate": "1000/s",
+                "burst": 1000,
+                **options,
+            }
             broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
             site = stack.enter_context(celery_site(kind, broker, redis_base, **options))
             return site, stack.enter_context(closing(SlotRecord(site.settings["record"], site.queue)))

@@ -32,9 +32,12 @@ _NAMES = itertools.count(1)
 _SOON_VISIBLE = {
     # After this many seconds, other workers receive the messages of a killed worker, on Redis.
     "broker_transport_options": {
-        "visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2
+        "visibility_timeout": 5,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+        "unacked_mutex_expire": 2,
     }
-}  # fmt: skip
+}
 
 
 class CelerySite(AdapterSite):

@@ -32,9 +32,12 @@ class HueySite(AdapterSite):
     def __init__(self, base: str, kind: str, *, queue_sorted: bool, settings: Settings) -> None:
         store = patient(f"{base}/1")
         self._told = {
-            "broker": f"{base}/0", "store": store, "name": f"contract{next(_NUMBERS)}", "sorted": queue_sorted,
+            "broker": f"{base}/0",
+            "store": store,
+            "name": f"contract{next(_NUMBERS)}",
+            "sorted": queue_sorted,
             "settings": settings_to(settings),
-        }  # fmt: skip
+        }
         self._settings, self._kind = settings, kind
         self.processes = self.slots if kind == "process" else 1
         self.limiter = settings.limiter(store)

@@ -35,9 +35,14 @@ class TaskiqSite(AdapterSite):
         self._settings, self._loop = settings, Loop()
         options = {"idle_timeout": _IDLE_MS, "xread_block": 500} if kind == "stream" else {}
         self._settings_of_workers = {
-            "kind": kind, "form": form, "broker": broker_url, "results": f"{redis_base}/2", "options": options,
-            "queue": f"contract{os.getpid()}x{next(_NUMBERS)}", "store": patient(f"{redis_base}/1"),
-        }  # fmt: skip
+            "kind": kind,
+            "form": form,
+            "broker": broker_url,
+            "results": f"{redis_base}/2",
+            "options": options,
+            "queue": f"contract{os.getpid()}x{next(_NUMBERS)}",
+            "store": patient(f"{redis_base}/1"),
+        }
         self.broker = make_broker(
             kind, broker_url, self._settings_of_workers["results"], self._settings_of_workers["queue"], **options
         )

@@ -183,11 +183,17 @@ _json = st.recursive(
 )
 _almost = st.lists(
     st.fixed_dictionaries(
-        {"name": st.just("p") | _json, "rate": st.lists(st.integers(), min_size=2, max_size=2) | _json,
-         "burst": st.integers() | _json, "key": st.text(max_size=3) | _json, "cost": st.integers() | _json}
+        {
+            "name": st.just("p") | _json,
+            "rate": st.lists(st.integers(), min_size=2, max_size=2) | _json,
+            "burst": st.integers() | _json,
+            "key": st.text(max_size=3) | _json,
+            "cost": st.integers() | _json,
+        }
     ),
-    min_size=1, max_size=2,
-)  # fmt: skip
+    min_size=1,
+    max_size=2,
+)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

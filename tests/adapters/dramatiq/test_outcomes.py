@@ -145,9 +145,13 @@ def test_failures_are_reported_as_by_dramatiq(site: Site) -> None:
         site.ran.append(retries)
 
     @site.actor(
-        throttle=TokenBucket("each", "1000/s", key="{n}"), store_results=True, max_retries=1, min_backoff=1,
-        on_failure="failure", on_retry_exhausted="exhausted",
-    )  # fmt: skip
+        throttle=TokenBucket("each", "1000/s", key="{n}"),
+        store_results=True,
+        max_retries=1,
+        min_backoff=1,
+        on_failure="failure",
+        on_retry_exhausted="exhausted",
+    )
     def job(n: int) -> None:
         raise RuntimeError("no")
 

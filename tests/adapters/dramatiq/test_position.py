@@ -57,9 +57,15 @@ def test_throttle_is_after_age_limit(position: dict[str, Any], caplog: pytest.Lo
     with caplog.at_level(logging.INFO, "throttlekit"), working(broker, threads=1):
         pass
     assert order(broker) == [
-        "AgeLimit", "Throttle", "TimeLimit", "ShutdownNotifications", "Callbacks", "Pipelines", "Retries",
+        "AgeLimit",
+        "Throttle",
+        "TimeLimit",
+        "ShutdownNotifications",
+        "Callbacks",
+        "Pipelines",
+        "Retries",
         "CurrentMessage",
-    ]  # fmt: skip
+    ]
     assert [record for record in caplog.records if record.name.startswith("throttlekit")] == []
 
 

@@ -125,9 +125,14 @@ def _send(framework: str, folder: Path, jobs: int) -> None:
     arguments = "call, 'jane'" if framework == "rq" else "'jane'"
     code = f"from app import *\nfor _ in range({jobs}):\n    {SEND[framework]}({arguments})"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=_environment(folder), capture_output=True, text=True,
-        timeout=600, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 

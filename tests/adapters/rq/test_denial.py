@@ -64,10 +64,19 @@ def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(
-        jobs.plain, "x", throttle=HELD, job_id="mine", meta={"a": 1}, description="do x", result_ttl=77,
-        failure_ttl=88, job_timeout=99, on_success=Callback(jobs.succeeded), on_failure=Callback(jobs.failed),
+        jobs.plain,
+        "x",
+        throttle=HELD,
+        job_id="mine",
+        meta={"a": 1},
+        description="do x",
+        result_ttl=77,
+        failure_ttl=88,
+        job_timeout=99,
+        on_success=Callback(jobs.succeeded),
+        on_failure=Callback(jobs.failed),
         retry=Retry(max=3, interval=5),
-    )  # fmt: skip
+    )
     before = site.raw(job)
     site.work()
     after = site.raw(job)
@@ -80,8 +89,11 @@ def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
     assert site.noted == ["x", "success of mine: result of x"]
     done = site.fetch(job)
     assert (done.func_name, done.meta, done.return_value(), done.retries_left) == (
-        "support.rq.jobs.plain", {"a": 1}, "result of x", 3,
-    )  # fmt: skip
+        "support.rq.jobs.plain",
+        {"a": 1},
+        "result of x",
+        3,
+    )
     assert site.connection.ttl(job.key) <= 77
     assert site.deferrals_left() == []
 

@@ -45,9 +45,13 @@ class _Fleet:
         self, kind: Kind, servers: Servers, queue: str, *options: str, workers_url: str = "", **broker: Any
     ) -> None:
         settings: dict[str, Any] = {
-            "kind": kind, "broker": workers_url or servers.broker_url, "store": servers.store_url, "queue": queue,
-            "results": f"{servers.redis_base}/3", "options": broker,
-        }  # fmt: skip
+            "kind": kind,
+            "broker": workers_url or servers.broker_url,
+            "store": servers.store_url,
+            "queue": queue,
+            "results": f"{servers.redis_base}/3",
+            "options": broker,
+        }
         self._loop = Loop()
         self.broker = make_broker(kind, servers.broker_url, settings["results"], queue, **broker)
         self.tasks = {name: self.broker.task(name)(_declared_task(name)) for name in ("denied", "slotted", "free")}

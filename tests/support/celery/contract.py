@@ -17,9 +17,21 @@ from throttlekit_celery import install
 __all__ = ["app"]
 
 _SEEN = (
-    "id", "task", "retries", "expires", "shadow", "timelimit", "headers", "origin", "ignore_result",
-    "parent_id", "group", "chord", "eta", "stamps",
-)  # fmt: skip
+    "id",
+    "task",
+    "retries",
+    "expires",
+    "shadow",
+    "timelimit",
+    "headers",
+    "origin",
+    "ignore_result",
+    "parent_id",
+    "group",
+    "chord",
+    "eta",
+    "stamps",
+)
 
 
 def _job(task: Any, key: str, notes: str, name: str, steps: list[str]) -> str:

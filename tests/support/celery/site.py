@@ -32,11 +32,23 @@ class CelerySite:
         self.queue = f"c{os.getpid()}x{next(_NAMES)}"
         self.record: Any = redis.Redis.from_url(f"{redis_base}/14", decode_responses=True)
         self.settings = {
-            "broker": broker_url, "backend": f"{redis_base}/15", "record": f"{redis_base}/14", "queue": self.queue,
-            "store": None, "rate": "10/s", "burst": None, "denials": 2, "delay": 0.05, "quorum": False,
-            "install": {}, "conf": {}, "form": "hold", "module": "support.celery.tasks",
-            "pool": "prefork", **config,
-        }  # fmt: skip
+            "broker": broker_url,
+            "backend": f"{redis_base}/15",
+            "record": f"{redis_base}/14",
+            "queue": self.queue,
+            "store": None,
+            "rate": "10/s",
+            "burst": None,
+            "denials": 2,
+            "delay": 0.05,
+            "quorum": False,
+            "install": {},
+            "conf": {},
+            "form": "hold",
+            "module": "support.celery.tasks",
+            "pool": "prefork",
+            **config,
+        }
         self.app = Celery("tests", broker=broker_url, backend=self.settings["backend"], set_as_current=False)
         self.app.conf.update(conf_of(self.settings))
         self.app.conf.result_accept_content = ["json", "pickle"]
@@ -46,10 +58,24 @@ class CelerySite:
     def start(self, *options: str, name: str = "w", ready: bool = True) -> Command:
         """Start another worker. It consumes when this returns, unless *ready* is False."""
         command = [
-            sys.executable, "-m", "celery", "-A", self.settings["module"], "worker",
-            "--concurrency", "2", "--pool", self.settings["pool"], "--hostname", f"{name}@{self.queue}",
-            "--loglevel", "info", "--without-gossip", "--without-mingle", *options,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            self.settings["module"],
+            "worker",
+            "--concurrency",
+            "2",
+            "--pool",
+            self.settings["pool"],
+            "--hostname",
+            f"{name}@{self.queue}",
+            "--loglevel",
+            "info",
+            "--without-gossip",
+            "--without-mingle",
+            *options,
+        ]
         session = Command(command, {"TK_CELERY": json.dumps(self.settings), "C_FORCE_ROOT": "1"})
         self._workers.append(session)
         self._names.append(name)

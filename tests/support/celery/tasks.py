@@ -28,9 +28,25 @@ from throttlekit_celery import install
 __all__ = ["app"]
 
 CONTEXT = (
-    "retries", "expires", "shadow", "argsrepr", "kwargsrepr", "timelimit", "reply_to", "correlation_id", "eta",
-    "headers", "stamps", "stamped_headers", "origin", "ignore_result", "parent_id", "group", "chord", "task",
-)  # fmt: skip
+    "retries",
+    "expires",
+    "shadow",
+    "argsrepr",
+    "kwargsrepr",
+    "timelimit",
+    "reply_to",
+    "correlation_id",
+    "eta",
+    "headers",
+    "stamps",
+    "stamped_headers",
+    "origin",
+    "ignore_result",
+    "parent_id",
+    "group",
+    "chord",
+    "task",
+)
 
 
 def _make_app(config: Mapping[str, Any]) -> Celery:

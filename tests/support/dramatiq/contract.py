@@ -42,9 +42,16 @@ def declare_all(broker: Any, queue: str, limiter: Any, settings: Settings) -> No
     broker.add_middleware(Throttle(limiter, **settings.options()))
     for name, kind in JOBS.items():
         dramatiq.actor(
-            _job, actor_name=name, queue_name=queue, broker=broker, max_retries=kind.retries, min_backoff=1,
-            max_backoff=1, store_results=True, **kind.options(),
-        )  # fmt: skip
+            _job,
+            actor_name=name,
+            queue_name=queue,
+            broker=broker,
+            max_retries=kind.retries,
+            min_backoff=1,
+            max_backoff=1,
+            store_results=True,
+            **kind.options(),
+        )
 
 
 def _make_broker(config: dict[str, Any]) -> Any:

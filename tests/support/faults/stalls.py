@@ -12,9 +12,17 @@ from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limit, Limiter, TokenBucket
 
 __all__ = [
-    "PROCESSES", "STALLS", "free", "lost_prefetch", "lost_release", "lost_slots", "lost_units", "request_together",
-    "stalled", "warm",
-]  # fmt: skip
+    "PROCESSES",
+    "STALLS",
+    "free",
+    "lost_prefetch",
+    "lost_release",
+    "lost_slots",
+    "lost_units",
+    "request_together",
+    "stalled",
+    "warm",
+]
 
 STALLS = (0.3, 0.6, 2.0)
 PROCESSES = 10

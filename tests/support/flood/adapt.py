@@ -152,9 +152,13 @@ def happen(plan: Plan, what: str, limit: FloodLimit) -> Found:
 
 def _of_framework(plan: Plan, what: str, limit: FloodLimit) -> Found:
     flood = FRAMEWORKS[what](
-        limits=(limit,), jobs=0, processes=plan.processes, threads=plan.threads, give_up=600.0,
+        limits=(limit,),
+        jobs=0,
+        processes=plan.processes,
+        threads=plan.threads,
+        give_up=600.0,
         slow_s=plan.slow_s if plan.tells else 3600.0,
-    )  # fmt: skip
+    )
     with servers("redis") as where, flood.flooding(flood, where) as flooding:
         url = f"{where.redis_base}/2"
         flooding.start()

@@ -75,8 +75,10 @@ def backlog_servers() -> Iterator[Servers]:
 def flood_of(framework: str, jobs: int, rate: int) -> Flood:
     limits = (FloodLimit("partner", f"{rate}/s", max(1, rate // _ROOM)),)
     kinds: dict[str, Callable[..., Flood]] = {
-        "dramatiq": Flood, "rq": partial(RqFlood, kinds=(OURS_SIMPLE, OURS_SIMPLE)), "celery": CeleryFlood,
-    }  # fmt: skip
+        "dramatiq": Flood,
+        "rq": partial(RqFlood, kinds=(OURS_SIMPLE, OURS_SIMPLE)),
+        "celery": CeleryFlood,
+    }
     return kinds[framework](limits=limits, jobs=jobs, give_up=60 + 2 * jobs / rate, settle=_SETTLE)
 
 

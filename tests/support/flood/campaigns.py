@@ -182,9 +182,12 @@ def happen(plan: Plan) -> Record:
     campaigns = [name for name in plan.amounts if name != _ACCOUNT]
     account, total = plan.limit(_ACCOUNT), plan.campaigns * plan.calls
     flood = Flood(
-        limits=(account,), jobs=total, processes=plan.processes, threads=plan.threads,
+        limits=(account,),
+        jobs=total,
+        processes=plan.processes,
+        threads=plan.threads,
         others={name: (plan.limit(name), account) for name in campaigns},
-    )  # fmt: skip
+    )
     needed = max(plan.calls / plan.amounts[campaigns[0]], total / plan.amounts[_ACCOUNT]) * _PERIOD_US / 1e6
     with backlog_servers() as where, contextlib.closing(Meter(where)) as meter, Flooding(flood, where) as flooding:
         flooding.send_many((name, f"{name}:{number}") for number in range(plan.calls) for name in campaigns)
@@ -214,6 +217,10 @@ def _recorded(result: FloodRecord, asks: float, store: float, broker: float) -> 
         starts[name].append(int(number))
     span = (result.grants[-1].at_us - result.grants[0].at_us) / 1e6 if len(result.grants) > 1 else 1.0
     return Record(
-        grants=grants, starts=starts, done=len(set(result.ends)),
-        store_cpu=store / span, broker_cpu=broker / span, asks=asks,
-    )  # fmt: skip
+        grants=grants,
+        starts=starts,
+        done=len(set(result.ends)),
+        store_cpu=store / span,
+        broker_cpu=broker / span,
+        asks=asks,
+    )

@@ -13,9 +13,15 @@ from throttlekit import TokenBucket
 from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, Tat
 
 __all__ = [
-    "Figures", "bursts_beyond_us", "figures", "full_from", "inversions", "lateness", "most_within",
+    "Figures",
+    "bursts_beyond_us",
+    "figures",
+    "full_from",
+    "inversions",
+    "lateness",
+    "most_within",
     "unexplained_charges",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True, kw_only=True)

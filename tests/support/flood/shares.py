@@ -48,8 +48,9 @@ WORKERS: dict[str, tuple[Callable[..., Flood], Kind]] = {
 """Two worker processes of each kind, and their broker."""
 
 ALSO: dict[str, tuple[Callable[..., Flood], Kind]] = {
-    "taskiq, Redis": (TaskiqFlood, "redis"), "taskiq, RabbitMQ": (TaskiqFlood, "rabbitmq"),
-}  # fmt: skip
+    "taskiq, Redis": (TaskiqFlood, "redis"),
+    "taskiq, RabbitMQ": (TaskiqFlood, "rabbitmq"),
+}
 """The same for frameworks that the benchmark does not show."""
 
 _DENIALS = tuple(reason for reason in Reason if reason is not Reason.ALLOWED)

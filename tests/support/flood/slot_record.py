@@ -229,9 +229,12 @@ class Slotting(SlotRecord):
         super().__init__(f"{base}/2")
         self.slots, self.queue_name = slots, f"slots-{next(_RUNS)}"
         config = {
-            "slots": asdict(slots), "queue": self.queue_name, "broker_url": broker_url, "store_url": store_url,
+            "slots": asdict(slots),
+            "queue": self.queue_name,
+            "broker_url": broker_url,
+            "store_url": store_url,
             "record_url": f"{base}/2",
-        }  # fmt: skip
+        }
         self._environment = {"TK_SLOTS": json.dumps(config), "THROTTLEKIT_URL": store_url}
         self.running: list[Fleet] = []
 

@@ -213,19 +213,38 @@ class _Measuring:
         done = set(flooding.record.smembers("ended"))
         self.store.close()
         return Found(
-            sent=self.sent, taken=taken, taken_s=began - launched - min(first_s, ready_s), first_s=first_s,
-            ready_s=ready_s, worker_mb=worker_mb, peak_mb=self.peak_mb, sent_b=sent_b,
-            broker_b=(memory[0] - empty[0]) / plan.jobs, store_b=(memory[1] - empty[1]) / plan.jobs,
-            line=line, drain=at_backlog.until(drained, inside), use=inside / (plan.rate * (ended - began)),
-            load=load, overtaken=overtaken, places=places,
+            sent=self.sent,
+            taken=taken,
+            taken_s=began - launched - min(first_s, ready_s),
+            first_s=first_s,
+            ready_s=ready_s,
+            worker_mb=worker_mb,
+            peak_mb=self.peak_mb,
+            sent_b=sent_b,
+            broker_b=(memory[0] - empty[0]) / plan.jobs,
+            store_b=(memory[1] - empty[1]) / plan.jobs,
+            line=line,
+            drain=at_backlog.until(drained, inside),
+            use=inside / (plan.rate * (ended - began)),
+            load=load,
+            overtaken=overtaken,
+            places=places,
             beyond_us=max((bursts_beyond_us(part, plan.burst, interval_us) for part in parts if part), default=0.0),
-            extra_1_s=extra[0], extra_100_s=extra[1], restart=restart, kill=kill,
-            twice_before=twice_before, twice=self._twice(),
+            extra_1_s=extra[0],
+            extra_100_s=extra[1],
+            restart=restart,
+            kill=kill,
+            twice_before=twice_before,
+            twice=self._twice(),
             lost=self.sent - len(done | set(held.waiting)) - held.dead,
-            doubled=sum(held.waiting.values()) - len(held.waiting), again=len(set(held.waiting) & done),
-            dead=held.dead, stranded=held.stranded, done=len(done), waiting=len(set(held.waiting) - done),
+            doubled=sum(held.waiting.values()) - len(held.waiting),
+            again=len(set(held.waiting) & done),
+            dead=held.dead,
+            stranded=held.stranded,
+            done=len(done),
+            waiting=len(set(held.waiting) - done),
             deliveries=float(flooding.record.hget("counts", "deliveries") or 0),
-        )  # fmt: skip
+        )
 
     # Phases
 
@@ -255,16 +274,20 @@ class _Measuring:
             with contextlib.suppress(AssertionError):
                 wait_until(
                     lambda: self._begun_since(time.time() - 2) <= 2 * plan.slow + 2,
-                    description="the limit is slow", timeout=plan.after, every=0.1,
-                )  # fmt: skip
+                    description="the limit is slow",
+                    timeout=plan.after,
+                    every=0.1,
+                )
             called = time.time()
             control.set("partner", f"{plan.fast}/s", burst=plan.burst)
             extra = lambda: self._extra(called)  # noqa: E731
             with contextlib.suppress(AssertionError):
                 wait_until(
                     lambda: extra()[1] is not None,
-                    description="a hundred extra jobs have started", timeout=plan.after / 2, every=0.1,
-                )  # fmt: skip
+                    description="a hundred extra jobs have started",
+                    timeout=plan.after / 2,
+                    every=0.1,
+                )
             found = extra()
             control.unset("partner")
         time.sleep(_FOLLOWED)
@@ -292,10 +315,11 @@ class _Measuring:
         first = min((at for at in self._starts() if at > stopped), default=None)
         self._worker_mb()
         return {
-            "stopped": stopped - sigterm_at, "ready": ready - sigterm_at,
+            "stopped": stopped - sigterm_at,
+            "ready": ready - sigterm_at,
             "first": None if first is None else first - sigterm_at,
             "full": None if found is None else found - sigterm_at,
-        }  # fmt: skip
+        }
 
     def _kill(self) -> dict[str, float | None]:
         """Kill one of the workers. "use" is the used share of the limit in the seconds after that."""
@@ -314,8 +338,10 @@ class _Measuring:
         with contextlib.suppress(AssertionError):
             return wait_until(
                 lambda: full_from(self._starts(), since, units=units, seconds=_FULL_FOR),
-                description="the limit is fully used", timeout=self.plan.after, every=0.25,
-            )  # fmt: skip
+                description="the limit is fully used",
+                timeout=self.plan.after,
+                every=0.25,
+            )
         return None
 
     def _stop(self) -> None:

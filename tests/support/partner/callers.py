@@ -38,9 +38,12 @@ class Adaptive:
         cubic: Any = throttling.CubicCalculator(starting_max_rate=0, start_time=clock.current_time())
         tokens: Any = bucket.TokenBucket(max_rate=1, clock=clock)
         self._limiter: Any = adaptive.ClientRateLimiter(
-            rate_adjustor=cubic, rate_clocker=adaptive.RateClocker(clock), token_bucket=tokens,
-            throttling_detector=self, clock=clock,
-        )  # fmt: skip
+            rate_adjustor=cubic,
+            rate_clocker=adaptive.RateClocker(clock),
+            token_bucket=tokens,
+            throttling_detector=self,
+            clock=clock,
+        )
 
     def is_throttling_error(self, *, refused: bool) -> bool:
         return refused

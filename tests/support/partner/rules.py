@@ -113,8 +113,11 @@ class Envoy(_OfOthers):
 
 
 RULES: Mapping[str, Callable[[], Rule]] = {
-    "`ByLatency`": lambda: Ours(FLOOR, MOST), "Vector": Vector, "Gradient2": Gradient2, "Envoy": Envoy,
-}  # fmt: skip
+    "`ByLatency`": lambda: Ours(FLOOR, MOST),
+    "Vector": Vector,
+    "Gradient2": Gradient2,
+    "Envoy": Envoy,
+}
 PARTNERS = {
     "all jobs alike": Partner(constant(20), even),
     "6 slots": Partner(constant(6), spread(0.3)),

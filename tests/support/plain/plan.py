@@ -200,5 +200,9 @@ def _named(name: str) -> Callable[..., None]:
 
 
 _PRODUCERS: Mapping[str, type[Any]] = {
-    "celery": _Celery, "dramatiq": _Dramatiq, "huey": _Huey, "rq": _Rq, "taskiq": _Taskiq,
-}  # fmt: skip
+    "celery": _Celery,
+    "dramatiq": _Dramatiq,
+    "huey": _Huey,
+    "rq": _Rq,
+    "taskiq": _Taskiq,
+}

@@ -46,10 +46,14 @@ def rows(
             settled = "; ".join(map(_seconds, zip(*(run["settled"] for run in runs), strict=True)))
             lines.append(
                 [
-                    "" if number else partner, way, _bold(spread(refused, 1), many), _bold(spread(use), little),
-                    settled, str(len(runs)),
+                    "" if number else partner,
+                    way,
+                    _bold(spread(refused, 1), many),
+                    _bold(spread(use), little),
+                    settled,
+                    str(len(runs)),
                 ]
-            )  # fmt: skip
+            )
     return table(["the partner", "what", "429s per 1 000", "use", "settled after, s", "runs"], lines), any_missed
 
 

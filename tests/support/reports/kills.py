@@ -78,10 +78,18 @@ def compare(
             missing, more = lost(result)
             bound = "-" if found.grants_beyond_us is None else f"{found.grants_beyond_us / 1000:+.1f} ms"
             row = {
-                "broker": each.where.kind, **each.cells, "who": who, "seed": each.seed, "jobs": flood.jobs,
-                "ended": found.done, "begun twice": begun[who], "ended twice": result.ended_twice,
-                "lost": f"{missing} ({result.left} left)" if result.left else missing, **more, "bound, grants": bound,
-            }  # fmt: skip
+                "broker": each.where.kind,
+                **each.cells,
+                "who": who,
+                "seed": each.seed,
+                "jobs": flood.jobs,
+                "ended": found.done,
+                "begun twice": begun[who],
+                "ended twice": result.ended_twice,
+                "lost": f"{missing} ({result.left} left)" if result.left else missing,
+                **more,
+                "bound, grants": bound,
+            }
             for column in () if table.columns else row:
                 table.add_column(column, no_wrap=True)
             table.add_row(*map(str, row.values()))

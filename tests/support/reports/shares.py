@@ -86,12 +86,16 @@ def _panel(title: str, service: Mapping[str, Sequence[int]], rate: int) -> Itera
 
 def write(
     folder: Path, rows: Rows, others: Rows, workers: Sequence[str], panels: Mapping[str, Any], rate: int, notes: str
-) -> None:  # fmt: skip
+) -> None:
     """Write the page of this benchmark, and its picture."""
     (folder / "shares.svg").write_text(picture(panels, rate), "utf-8")
     parts = [
-        by_workers(rows, workers), notes, "## Other ways", beside(others), "## The service of each tenant",
+        by_workers(rows, workers),
+        notes,
+        "## Other ways",
+        beside(others),
+        "## The service of each tenant",
         "Each colour is a tenant, and the dashed line is the limit.",
         "![Service of each tenant over time](../shares.svg)",
-    ]  # fmt: skip
+    ]
     write_collected(folder, "shares", "Results: shares", ("dramatiq", "celery", "rq", "redis"), parts)

@@ -128,8 +128,11 @@ def measure_kill(row: Row, place: Any, doomed: Callable[[], Any], others: Callab
     full = next((at for at, count in zip(times, at_once, strict=True) if at > killed_us and count >= 8), None)
     after = "never" if full is None else f"{(full - killed_us) / 1e6:.1f} s"
     row.tell("most at once", max(at_once), good=max(at_once) <= 8)
-    row.tell(f"all 8 in use again after, lease {lease:g} s", after, good=full is not None
-             and full - killed_us <= (lease + 1) * 1e6)  # fmt: skip
+    row.tell(
+        f"all 8 in use again after, lease {lease:g} s",
+        after,
+        good=full is not None and full - killed_us <= (lease + 1) * 1e6,
+    )
 
 
 def measure_429(row: Row, place: Any, jobs: int, *, rate: int, threads: int, beyond: float) -> None:

@@ -13,9 +13,18 @@ from importlib import metadata
 from pathlib import Path
 
 __all__ = [
-    "PROMISES", "Promise", "about", "page", "print_results", "promises", "ratios", "spread", "table", "version_of",
+    "PROMISES",
+    "Promise",
+    "about",
+    "page",
+    "print_results",
+    "promises",
+    "ratios",
+    "spread",
+    "table",
+    "version_of",
     "write_collected",
-]  # fmt: skip
+]
 
 PROMISES = ("measured by", "what", "measured", "asked for", "kept")
 """The titles of the table that `tests/benchmarks/page.py` collects from all commands."""

@@ -28,9 +28,19 @@ def _make_job(kind: str) -> Any:
 def _seen() -> dict[str, Any]:
     job: Any = get_current_job()
     names = (
-        "id", "origin", "meta", "description", "timeout", "result_ttl", "failure_ttl", "ttl", "retries_left",
-        "group_id", "func_name", "created_at",
-    )  # fmt: skip
+        "id",
+        "origin",
+        "meta",
+        "description",
+        "timeout",
+        "result_ttl",
+        "failure_ttl",
+        "ttl",
+        "retries_left",
+        "group_id",
+        "func_name",
+        "created_at",
+    )
     seen = {name: getattr(job, name, None) for name in names}
     return {**seen, "created_at": seen["created_at"] is not None}
 

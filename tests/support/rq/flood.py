@@ -63,11 +63,13 @@ class _Sender:
         for some in batches(jobs):
             prepared = [
                 self._queue.prepare_data(
-                    self._function, kwargs={"index": index, "account": "one"}, throttle=self._throttle,
+                    self._function,
+                    kwargs={"index": index, "account": "one"},
+                    throttle=self._throttle,
                     job_id=f"job-{index}",
                 )
                 for _, index in some
-            ]  # fmt: skip
+            ]
             self._queue.enqueue_many(prepared)
         self._commands = self._count()
 

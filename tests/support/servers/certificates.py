@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.servers.processes import ServerMissing, check_tls, redis_binary
 
-__all__ = ["self_signed"]
+__all__ = ["self_signed", "tls_options"]
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
@@ -18,8 +18,17 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
         raise ServerMissing("no openssl: install it, for the tests of TLS")
     certificate, key = folder / "server.crt", folder / "server.key"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
     return certificate, key
+
+
+def tls_options(certificate: Path, key: Path) -> list[str]:
+    """Return the options of a Redis that uses *certificate* and accepts clients without one."""
+    values = {"cert-file": certificate, "key-file": key, "ca-cert-file": certificate, "auth-clients": "no"}
+    return [text for name, value in values.items() for text in (f"--tls-{name}", str(value))]

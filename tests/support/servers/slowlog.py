@@ -18,9 +18,18 @@ from throttlekit.stores.redis import RedisStore
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
 VERBS = (
-    "decide", "renew", "wait_clear", "wait_forget", "wait_list", "wait_look", "wait_pause", "wait_return",
-    "wait_settle", "wait_slow", "wait_where",
-)  # fmt: skip
+    "decide",
+    "renew",
+    "wait_clear",
+    "wait_forget",
+    "wait_list",
+    "wait_look",
+    "wait_pause",
+    "wait_return",
+    "wait_settle",
+    "wait_slow",
+    "wait_where",
+)
 """The scripts that `throttlekit_lua.read` composes."""
 
 PARTS = (

@@ -30,8 +30,12 @@ def _job(form: str) -> Any:
         return perform(key, notes, name, steps, {"id": context.message.task_id, "labels": context.message.labels})
 
     async def job_in_loop(
-        key: str, notes: str, name: str, steps: list[str], context: Context = TaskiqDepends()  # noqa: B008
-    ) -> str:  # fmt: skip
+        key: str,
+        notes: str,
+        name: str,
+        steps: list[str],
+        context: Context = TaskiqDepends(),  # noqa: B008
+    ) -> str:
         return await asyncio.to_thread(job, key, notes, name, steps, context)
 
     return job if form == "thread" else job_in_loop

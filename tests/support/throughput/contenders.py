@@ -165,9 +165,14 @@ def _steindamm(url: str) -> Bind:
 
     def bind(key: str, amount: int, seconds: int) -> Decide:
         bucket: Any = SyncRedisTokenBucket(
-            connection=client, name=f"{key}:{amount}", capacity=amount, refill_amount=amount,
-            refill_frequency=seconds, max_sleep=0.001, expiry=600,
-        )  # fmt: skip
+            connection=client,
+            name=f"{key}:{amount}",
+            capacity=amount,
+            refill_amount=amount,
+            refill_frequency=seconds,
+            max_sleep=0.001,
+            expiry=600,
+        )
 
         def request() -> bool:
             try:

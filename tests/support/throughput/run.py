@@ -39,7 +39,7 @@ __all__ = [
     "ask",
     "mark",
     "worker_jobs",
-]  # fmt: skip
+]
 
 AN_INCR = "an INCR"
 VARIANTS = ("without", "limit", "no limit", AN_INCR)
@@ -177,9 +177,13 @@ class Bench:
         form = "" if setup.framework != "taskiq" else "rabbitmq" if setup.broker == "rabbitmq" else "stream"
         plan = Plan(framework=setup.framework, broker_url=url, queue=queue, jobs=__name__, form=form)
         config = {
-            "framework": setup.framework, "store": f"{self._store}/1", "record": f"{self._store}/2",
-            "variant": variant, "first": first, "last": jobs - _LAST,
-        }  # fmt: skip
+            "framework": setup.framework,
+            "store": f"{self._store}/1",
+            "record": f"{self._store}/2",
+            "variant": variant,
+            "first": first,
+            "last": jobs - _LAST,
+        }
         with contextlib.closing(plan.producer()) as producer:
             for index in range(jobs):
                 producer.send("job", [LIMIT] if variant == "limit" else (), index=index)

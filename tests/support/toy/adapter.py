@@ -23,7 +23,7 @@ from throttlekit.adapter import (
     begin,
     check_limiter,
     end,
-)  # fmt: skip
+)
 
 __all__ = ["Throttle"]
 

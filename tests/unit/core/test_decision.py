@@ -29,9 +29,16 @@ LIMIT = TokenBucket("partner", "10/s", burst=5)
 
 def _decision(**values: Any) -> Decision:
     allowed: dict[str, Any] = {
-        "allowed": True, "limit": LIMIT, "key": "", "cost": 1, "remaining": 4,
-        "retry_after": 0.0, "delay": 0.0, "reset_after": 0.1, "reason": "allowed",
-    }  # fmt: skip
+        "allowed": True,
+        "limit": LIMIT,
+        "key": "",
+        "cost": 1,
+        "remaining": 4,
+        "retry_after": 0.0,
+        "delay": 0.0,
+        "reset_after": 0.1,
+        "reason": "allowed",
+    }
     return Decision(**{**allowed, **values})
 
 
@@ -133,8 +140,13 @@ def test_headers_of_each_algorithm(name: str) -> None:
     ]
     assert [decision.headers() for decision in first_and_last] == expected
     denied = limiter.acquire(limit).headers()
-    assert denied == {**expected[-1], "RateLimit-Reset": str(reset), "X-RateLimit-Reset": str(reset),
-                      "RateLimit": f'"a";r=0;t={retry}', "Retry-After": str(retry)}  # fmt: skip
+    assert denied == {
+        **expected[-1],
+        "RateLimit-Reset": str(reset),
+        "X-RateLimit-Reset": str(reset),
+        "RateLimit": f'"a";r=0;t={retry}',
+        "Retry-After": str(retry),
+    }
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -180,9 +180,14 @@ def test_debt_up_to_stale_is_honoured(ahead_us: int) -> None:
 
 @pytest.mark.parametrize(
     ("rate", "burst", "most_us"),
-    [("10/s", 5, HOUR_US), ("60/m", 60, HOUR_US), ("10/h", 1, 6 * HOUR_US), ("2/d", 2, 60 * 24 * HOUR_US),
-     ("1/d", 3660, TEN_YEARS_US)],
-)  # fmt: skip
+    [
+        ("10/s", 5, HOUR_US),
+        ("60/m", 60, HOUR_US),
+        ("10/h", 1, 6 * HOUR_US),
+        ("2/d", 2, 60 * 24 * HOUR_US),
+        ("1/d", 3660, TEN_YEARS_US),
+    ],
+)
 @pytest.mark.parametrize("beyond", [0, 1, 10**30])
 def test_debt_is_sixty_capacities_at_most(rate: str, burst: int, most_us: int, beyond: int) -> None:
     """

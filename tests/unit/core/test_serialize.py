@@ -57,12 +57,18 @@ def is_same_limit(loaded: Limit, limit: Limit, job: Job) -> bool:
     own = limit.for_job(job)
     assert type(loaded) is type(own)
     assert (loaded.fingerprint, loaded.name, loaded.scope, loaded.of_tier, loaded.capacity) == (
-        own.fingerprint, own.name, own.scope, own.of_tier, own.capacity,
-    )  # fmt: skip
+        own.fingerprint,
+        own.name,
+        own.scope,
+        own.of_tier,
+        own.capacity,
+    )
     assert loaded.for_job(job) is loaded
     assert (loaded.key_of(job), loaded.cost_of(None), loaded.part_of(job)) == (
-        own.key_of(job), own.cost_of(job), own.part_of(job),
-    )  # fmt: skip
+        own.key_of(job),
+        own.cost_of(job),
+        own.part_of(job),
+    )
     charge = own.bind(own.cost_of(job), NOW)
     assert loaded.bind(loaded.cost_of(None), NOW) == charge
     assert loaded.max_queue == own.max_queue
@@ -107,18 +113,31 @@ def test_message_format_does_not_change() -> None:
         {"algorithm": "token-bucket", "name": "partner", "rate": [10, 1_000_000], "key": "", "cost": 2, "burst": 3},
         {"algorithm": "leaky-bucket", "name": "partner", "rate": [10, 1_000_000], "key": "42", "cost": 1, "queue": 7},
         {
-            "algorithm": "fixed-window", "name": "partner", "rate": [5, 86_400_000_000], "key": "", "cost": 1,
+            "algorithm": "fixed-window",
+            "name": "partner",
+            "rate": [5, 86_400_000_000],
+            "key": "",
+            "cost": 1,
             "tz": "Europe/Berlin",
         },
         {
-            "algorithm": "sliding-window", "name": "partner", "rate": [5, 3_600_000_000], "key": "", "cost": 1,
+            "algorithm": "sliding-window",
+            "name": "partner",
+            "rate": [5, 3_600_000_000],
+            "key": "",
+            "cost": 1,
             "scope": "queue",
         },
         {
-            "algorithm": "token-bucket", "name": "partner", "rate": [100, 60_000_000], "key": "", "cost": 2,
-            "tier": "pro", "burst": 9,
+            "algorithm": "token-bucket",
+            "name": "partner",
+            "rate": [100, 60_000_000],
+            "key": "",
+            "cost": 2,
+            "tier": "pro",
+            "burst": 9,
         },
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=stable_repr)

@@ -196,8 +196,10 @@ def test_settling_at_once_equals_charging_the_actual_cost(
     for units in range(limit.capacity + 1):
         mine, wanted = limiter.peek(limit, cost=units), other.peek(limit, cost=units)
         assert (mine.allowed, mine.remaining, mine.retry_after) == (
-            wanted.allowed, wanted.remaining, wanted.retry_after,
-        )  # fmt: skip
+            wanted.allowed,
+            wanted.remaining,
+            wanted.retry_after,
+        )
 
 
 @every_algorithm

@@ -35,11 +35,14 @@ OUT = TokenBucket("out", "16000/minute", burst=16000, cost=7)
 SLOTS = Concurrency("slots", 3)
 SPENT = {"RateLimit": '"default";r=5;t=30'}
 LLM = {
-    "anthropic-ratelimit-requests-remaining": "2", "anthropic-ratelimit-requests-reset": "2026-03-01T12:00:30Z",
-    "anthropic-ratelimit-tokens-remaining": "300", "anthropic-ratelimit-tokens-reset": "2026-03-01T12:00:40Z",
-    "anthropic-ratelimit-output-tokens-remaining": "100", "anthropic-ratelimit-output-tokens-reset":
-    "2026-03-01T12:00:50Z", "date": "Sun, 01 Mar 2026 12:00:00 GMT",
-}  # fmt: skip
+    "anthropic-ratelimit-requests-remaining": "2",
+    "anthropic-ratelimit-requests-reset": "2026-03-01T12:00:30Z",
+    "anthropic-ratelimit-tokens-remaining": "300",
+    "anthropic-ratelimit-tokens-reset": "2026-03-01T12:00:40Z",
+    "anthropic-ratelimit-output-tokens-remaining": "100",
+    "anthropic-ratelimit-output-tokens-reset": "2026-03-01T12:00:50Z",
+    "date": "Sun, 01 Mar 2026 12:00:00 GMT",
+}
 
 
 class Response:
@@ -75,8 +78,15 @@ def _bucket(limiter: Limiter, limit: Limit) -> str:
         ({"RateLimit": '"a";r=500;t=30'}, 200, None),  # more than the limit admits by itself
         ({"RateLimit": '"a";r=50;t=30'}, 200, None),
         ({"RateLimit": '"a";r=49;t=30'}, 200, (49, 30)),
-        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "60s",
-          "x-ratelimit-limit-requests": "30"}, 200, (30, 60)),  # a bucket: refilled units count too
+        (
+            {
+                "x-ratelimit-remaining-requests": "0",
+                "x-ratelimit-reset-requests": "60s",
+                "x-ratelimit-limit-requests": "30",
+            },
+            200,
+            (30, 60),
+        ),  # a bucket: refilled units count too
         ({"X-HubSpot-RateLimit-Remaining": "3", "X-HubSpot-RateLimit-Interval-Milliseconds": "10000"}, 200, (3, 10)),
         ({"X-Shopify-Shop-Api-Call-Limit": "32/40"}, 200, (8, 8)),  # at the limit's own rate: no more at once
         ({"X-Shopify-Shop-Api-Call-Limit": "40/40"}, 200, (0, 1)),
@@ -89,7 +99,7 @@ def _bucket(limiter: Limiter, limit: Limit) -> str:
         ({}, 429, None),
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "60s"}, 200, None),  # tokens only
     ],
-)  # fmt: skip
+)
 def test_the_strictest_header_is_used(headers: dict[str, str], status: int, pace: tuple[int, float] | None) -> None:
     """The strictest header of a response determines how many requests may be sent, and within how many seconds."""
     assert allowance_of(parse_response(Response(headers, status), 0.0), "requests", PARTNER) == (
@@ -116,11 +126,13 @@ def test_token_headers_apply_to_the_limits_named_for_them(limiter: Recording) ->
     """Request headers apply to the only other limit."""
     running = _job(limiter, PARTNER, TOKENS, OUT)
     running.apply_response(Response(LLM), tokens=TOKENS, output_tokens=OUT)
-    assert sorted(limiter.slowed) == sorted([
-        (_bucket(limiter, PARTNER), Remaining(2, 30_000_000)),
-        (_bucket(limiter, TOKENS), Remaining(300, 40_000_000)),
-        (_bucket(limiter, OUT), Remaining(100, 50_000_000)),
-    ])  # fmt: skip
+    assert sorted(limiter.slowed) == sorted(
+        [
+            (_bucket(limiter, PARTNER), Remaining(2, 30_000_000)),
+            (_bucket(limiter, TOKENS), Remaining(300, 40_000_000)),
+            (_bucket(limiter, OUT), Remaining(100, 50_000_000)),
+        ]
+    )
 
 
 def test_a_limit_with_a_callable_cost_counts_requests_only_if_named(limiter: Recording) -> None:
@@ -200,10 +212,13 @@ def test_all_tiers_of_a_limit_slow_down(limiter: Recording) -> None:
     assert len(limiter.slowed) == 3
 
 
-@pytest.mark.parametrize("apply", [
-    lambda limiter: limiter.apply_response(Response(SPENT), PARTNER),
-    lambda limiter: _job(limiter, PARTNER).apply_response(Response(SPENT)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda limiter: limiter.apply_response(Response(SPENT), PARTNER),
+        lambda limiter: _job(limiter, PARTNER).apply_response(Response(SPENT)),
+    ],
+)
 def test_an_unavailable_store_is_logged(
     limiter: Recording, apply: Callable[[Limiter], None], caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:

@@ -370,9 +370,15 @@ def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: Manual
     assert limiter.peek(OPEN).remaining == 5
 
 
-@pytest.mark.parametrize("limit", [LOCAL, LeakyBucket("l", "8/s", on_store_failure="local", processes=2),
-                                   SlidingLog("log", "8/h", on_store_failure="local", processes=4),
-                                   FixedWindow("w", "8/d", on_store_failure="local", processes=4)])  # fmt: skip
+@pytest.mark.parametrize(
+    "limit",
+    [
+        LOCAL,
+        LeakyBucket("l", "8/s", on_store_failure="local", processes=2),
+        SlidingLog("log", "8/h", on_store_failure="local", processes=4),
+        FixedWindow("w", "8/d", on_store_failure="local", processes=4),
+    ],
+)
 @pytest.mark.parametrize("job", [JOB, None])
 def test_local_jobs_are_limited_to_the_share(limiter: Limiter, store: Failing, limit: Any, job: Job | None) -> None:
     """The process's share is granted, and no more; a denied job is redelivered in a second, and keeps its position."""

@@ -201,9 +201,13 @@ def test_a_line_about_a_deferral_has_its_facts_as_fields(caplog: pytest.LogCaptu
     for record in caplog.records:
         fields = {name: value for name, value in vars(record).items() if name.startswith("throttlekit_")}
         assert fields == {
-            "throttlekit_limit": "partner", "throttlekit_job": "j", "throttlekit_wait": event.decision.delay,
-            "throttlekit_reason": "exhausted", "throttlekit_deferrals": 2, "throttlekit_waited": 1.5,
-        }  # fmt: skip
+            "throttlekit_limit": "partner",
+            "throttlekit_job": "j",
+            "throttlekit_wait": event.decision.delay,
+            "throttlekit_reason": "exhausted",
+            "throttlekit_deferrals": 2,
+            "throttlekit_waited": 1.5,
+        }
 
 
 @pytest.mark.parametrize(("show_key", "shown"), [(True, "'jane'"), (False, digest_of_key("jane"))])

@@ -91,9 +91,13 @@ def paused(limiter: Limiter) -> set[str]:
 
 
 def refuse(
-    limiter: Limiter, error: RateLimited, limits: Sequence[Limit], job: Job = JOB, delivery: Delivery = PLAIN,
+    limiter: Limiter,
+    error: RateLimited,
+    limits: Sequence[Limit],
+    job: Job = JOB,
+    delivery: Delivery = PLAIN,
     on_429: Any = None,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Deny *job* after a 429. No slot is released, because `run_body` has released those of the job."""
     return deny_after_429(limiter, error, limits, job=job, delivery=delivery, release=lambda: None, on_429=on_429)
 

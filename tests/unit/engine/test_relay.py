@@ -147,10 +147,16 @@ GOOD = {"v": 1, "id": "a", "units": [["b", "t", 1, [1, 2, 3], 4, False]], "kept"
 @pytest.mark.parametrize(
     "change",
     [
-        {"v": 2}, {"units": [["b", "t"]]}, {"kept": [1, "e"]}, {"kept": "x"}, {"wakes": [[5, "a", 0]]},
-        {"looks": [[1, 0]]}, {"looks": 3}, {"units": [["b", "t", 1, [1, 2], 4, False]]},
+        {"v": 2},
+        {"units": [["b", "t"]]},
+        {"kept": [1, "e"]},
+        {"kept": "x"},
+        {"wakes": [[5, "a", 0]]},
+        {"looks": [[1, 0]]},
+        {"looks": 3},
+        {"units": [["b", "t", 1, [1, 2], 4, False]]},
     ],
-)  # fmt: skip
+)
 def test_a_note_that_no_relay_wrote_is_an_error(processes: TwoProcesses, change: dict[str, Any]) -> None:
     """The error for a note of another format names the reason, and the waker does not change."""
     with pytest.raises(ConfigurationError, match="note to the waker"):

@@ -49,8 +49,11 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
             [],
             None,
         ),
-        ({"RateLimit": "limit=100, remaining=50, reset=5", "RateLimit-Policy": "100;w=60"},
-         [Reading("requests", 50, 5.0, 100, 60.0)], None),
+        (
+            {"RateLimit": "limit=100, remaining=50, reset=5", "RateLimit-Policy": "100;w=60"},
+            [Reading("requests", 50, 5.0, 100, 60.0)],
+            None,
+        ),
     ],
     "IETF, up to version 6": [
         (
@@ -116,12 +119,21 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
             [Reading("requests", 0, 60.0, 350)],
             None,
         ),
-        ({"X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "2026-03-01T14:00:30.5+02:00"},
-         [Reading("requests", 9, 30.5)], None),
-        ({"X-RateLimit-Remaining": "25", "X-RateLimit-Reset": str(int(NOW + 17) * 1000)},
-         [Reading("requests", 25, 17.0)], None),
-        ({"X-RateLimit-Limit": "30", "X-RateLimit-Remaining": "25", "X-RateLimit-Reset": "17"},
-         [Reading("requests", 25, 17.0, 30)], None),
+        (
+            {"X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "2026-03-01T14:00:30.5+02:00"},
+            [Reading("requests", 9, 30.5)],
+            None,
+        ),
+        (
+            {"X-RateLimit-Remaining": "25", "X-RateLimit-Reset": str(int(NOW + 17) * 1000)},
+            [Reading("requests", 25, 17.0)],
+            None,
+        ),
+        (
+            {"X-RateLimit-Limit": "30", "X-RateLimit-Remaining": "25", "X-RateLimit-Reset": "17"},
+            [Reading("requests", 25, 17.0, 30)],
+            None,
+        ),
     ],
     "`X-Rate-Limit-…`": [
         (  # Okta
@@ -201,7 +213,7 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
     "Salesforce": [
         ({"Sforce-Limit-Info": "api-usage=10018/100000"}, [Reading("requests", 89_982, None, 100_000)], None),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -283,18 +295,33 @@ def test_the_status_is_read_from_every_client(attributes: dict[str, Any], status
     ("headers", "readings"),
     [
         # Twice: the stricter one is used, whether the client joins them or not.
-        ([("X-RateLimit-Remaining", "9"), ("X-RateLimit-Remaining", "7"), ("X-RateLimit-Reset", "5"),
-          ("X-RateLimit-Reset", "8")], [Reading("requests", 7, 8.0)]),
+        (
+            [
+                ("X-RateLimit-Remaining", "9"),
+                ("X-RateLimit-Remaining", "7"),
+                ("X-RateLimit-Reset", "5"),
+                ("X-RateLimit-Reset", "8"),
+            ],
+            [Reading("requests", 7, 8.0)],
+        ),
         ({"X-RateLimit-Remaining": "9, 7", "X-RateLimit-Reset": "5, 8"}, [Reading("requests", 7, 8.0)]),
         # Several dialects: the first with a reset is used.
-        ({"RateLimit": '"a";r=5;t=6', "RateLimit-Remaining": "1", "X-RateLimit-Remaining": "2"},
-         [Reading("requests", 5, 6.0)]),
-        ({"RateLimit": '"a";r=5', "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"},
-         [Reading("requests", 5, None), Reading("requests", 2, 9.0)]),
-        ({"X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9", "x-ratelimit-remaining-tokens": "70"},
-         [Reading("requests", 2, 9.0), Reading("tokens", 70, None, refills=True)]),
-        ({"X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "2026-03-01t10:30:09-01:30"},
-         [Reading("requests", 9, 9.0)]),
+        (
+            {"RateLimit": '"a";r=5;t=6', "RateLimit-Remaining": "1", "X-RateLimit-Remaining": "2"},
+            [Reading("requests", 5, 6.0)],
+        ),
+        (
+            {"RateLimit": '"a";r=5', "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"},
+            [Reading("requests", 5, None), Reading("requests", 2, 9.0)],
+        ),
+        (
+            {"X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9", "x-ratelimit-remaining-tokens": "70"},
+            [Reading("requests", 2, 9.0), Reading("tokens", 70, None, refills=True)],
+        ),
+        (
+            {"X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "2026-03-01t10:30:09-01:30"},
+            [Reading("requests", 9, 9.0)],
+        ),
         # From a cache: it is outdated.
         ({"Age": "3", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"}, []),
         ({"Age": "0", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"}, [Reading("requests", 2, 9.0)]),
@@ -313,10 +340,12 @@ def test_the_status_is_read_from_every_client(attributes: dict[str, Any], status
         ({"RateLimit": '"' * 999}, []),
         ({"X-Shopify-Shop-Api-Call-Limit": "a/b"}, []),
         ({"X-Shopify-Shop-Api-Call-Limit": "-32/40"}, []),
-        ({"X-HubSpot-RateLimit-Remaining": "5", "X-HubSpot-RateLimit-Interval-Milliseconds": "0"},
-         [Reading("requests", 5, None)]),
+        (
+            {"X-HubSpot-RateLimit-Remaining": "5", "X-HubSpot-RateLimit-Interval-Milliseconds": "0"},
+            [Reading("requests", 5, None)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_stricter_value_is_used_and_unreadable_ones_are_ignored(headers: Any, readings: list[Reading]) -> None:
     """
     The stricter value is used of duplicates, several formats and cached responses; values out of range are ignored.
@@ -327,12 +356,18 @@ def test_the_stricter_value_is_used_and_unreadable_ones_are_ignored(headers: Any
 def test_unreadable_headers_are_listed() -> None:
     """Each unreadable header is listed once; a negative value is unreadable, a date in the past is not."""
     headers = {
-        "X-RateLimit-Reset": "soon", "RateLimit": "many", "Retry-After": "later", "x-ratelimit-remaining-tokens": "-1",
+        "X-RateLimit-Reset": "soon",
+        "RateLimit": "many",
+        "Retry-After": "later",
+        "x-ratelimit-remaining-tokens": "-1",
         "x-rate-limit-reset": "1",
-    }  # fmt: skip
+    }
     assert set(parse_headers(headers, NOW).unreadable) == {
-        "x-ratelimit-reset", "ratelimit", "retry-after", "x-ratelimit-remaining-tokens",
-    }  # fmt: skip
+        "x-ratelimit-reset",
+        "ratelimit",
+        "retry-after",
+        "x-ratelimit-remaining-tokens",
+    }
     assert parse_headers({"X-RateLimit-Reset": "2015-10-21T07:28:00Z"}, NOW).unreadable == ()
 
 
@@ -376,7 +411,7 @@ _TEXT = st.one_of(
     st.just("Sun, 01 Mar 2026 12:00:00 -9999"),
     st.integers().map(str),
     st.floats().map(str),
-)  # fmt: skip
+)
 _NAMES = sorted({"date", "age"} | {name for dialect in DIALECTS for name in dialect.headers})
 
 

@@ -43,12 +43,15 @@ def test_no_more_are_granted_than_the_partner_has_left(limit: Limit) -> None:
     assert _grants(limiter, limit, clock, 30) > 10
 
 
-@pytest.mark.parametrize("response", [
-    {"RateLimit": '"default";r=3;t=5'},  # older: it arrives after a newer one
-    {"RateLimit": '"default";r=9;t=30'},
-    {},
-    {"X-RateLimit-Remaining": "-9", "X-RateLimit-Reset": "never"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"RateLimit": '"default";r=3;t=5'},  # older: it arrives after a newer one
+        {"RateLimit": '"default";r=9;t=30'},
+        {},
+        {"X-RateLimit-Remaining": "-9", "X-RateLimit-Reset": "never"},
+    ],
+)
 def test_no_response_makes_a_limit_faster(response: dict[str, Any]) -> None:
     """Neither an older response nor a more generous one makes a limit faster."""
     clock = FakeClock(1_800_000_000_000_000)

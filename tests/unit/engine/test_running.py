@@ -354,9 +354,21 @@ def test_a_receipt_has_the_wait_of_its_job() -> None:
 
 
 @pytest.mark.parametrize(
-    "forged", [None, [], [1.0], ["1", 1, ""], [-1.0, 1, ""], [1.0, -1, ""], [1.0, "1", ""], [float("inf"), 1, ""],
-               [float("nan"), 1, ""], [10**400, 1, ""], [1.0, True, ""]],
-)  # fmt: skip
+    "forged",
+    [
+        None,
+        [],
+        [1.0],
+        ["1", 1, ""],
+        [-1.0, 1, ""],
+        [1.0, -1, ""],
+        [1.0, "1", ""],
+        [float("inf"), 1, ""],
+        [float("nan"), 1, ""],
+        [10**400, 1, ""],
+        [1.0, True, ""],
+    ],
+)
 def test_a_receipt_with_an_invalid_wait_is_refused(limiter: Limiter, forged: object) -> None:
     """Neither a body nor a plugin gets a number that no decision has."""
     sent = receipt(limiter.acquire(TOKENS, job=JOB)) | {"waited": forged}

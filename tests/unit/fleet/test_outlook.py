@@ -22,9 +22,7 @@ def _known(minute: Minute = BUSY, limit: Limit = API, *, keyed: bool = False) ->
 
 
 def _key(waiting: int = 600, used: int = 5, limit: Limit = API, oldest: float = 90.0) -> Key:
-    return Key(
-        "b", "api:1", limit, "", None, Minute(), used, limit.capacity, waiting, waiting, oldest_wait=oldest
-    )  # fmt: skip
+    return Key("b", "api:1", limit, "", None, Minute(), used, limit.capacity, waiting, waiting, oldest_wait=oldest)
 
 
 @pytest.mark.parametrize(

@@ -222,9 +222,13 @@ class Bucket:
         charge_us = -(-cost * self.numerator // self.denominator)
         burst_us = self.fills_us or self.burst * self.numerator // self.denominator
         return GcraAlgorithm(
-            charge_us, max(0, burst_us - charge_us), self.measure.capacity_us, self.numerator, self.denominator,
+            charge_us,
+            max(0, burst_us - charge_us),
+            self.measure.capacity_us,
+            self.numerator,
+            self.denominator,
             self.home,
-        )  # fmt: skip
+        )
 
     @property
     def measure(self) -> Measure:

@@ -49,9 +49,15 @@ class _BucketRule(LimitRule):
 
     @classmethod
     def work_out(
-        cls, rate: Any, amount: int, period_us: int, varying_us: int | None, burst: Any = None, prefetch: Any = None,
+        cls,
+        rate: Any,
+        amount: int,
+        period_us: int,
+        varying_us: int | None,
+        burst: Any = None,
+        prefetch: Any = None,
         prefetch_for: Any = None,
-    ) -> Mapping[str, Any]:  # fmt: skip
+    ) -> Mapping[str, Any]:
         if varying_us:
             timed = Bucket.filling_in(varying_us, amount, period_us)
             return {"capacity": timed.burst, "burst": timed.burst, "bucket": timed}
@@ -70,9 +76,13 @@ class _BucketRule(LimitRule):
             )
         quota = _quota_of(prefetch, prefetch_for, amount, period_us, burst)
         return {
-            "capacity": burst, "burst": burst, "bucket": Bucket.of(amount, period_us, burst), "prefetch": prefetch,
-            "prefetch_for": None if quota is None else quota.for_us / 1_000_000, "prefetch_quota": quota,
-        }  # fmt: skip
+            "capacity": burst,
+            "burst": burst,
+            "bucket": Bucket.of(amount, period_us, burst),
+            "prefetch": prefetch,
+            "prefetch_for": None if quota is None else quota.for_us / 1_000_000,
+            "prefetch_quota": quota,
+        }
 
     @classmethod
     def sample(cls: type[_B], options: Mapping[str, Any]) -> _B:

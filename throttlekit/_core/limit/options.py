@@ -16,9 +16,16 @@ from throttlekit._core.spelling import unknown_argument
 from throttlekit.errors import ConfigurationError
 
 __all__ = [
-    "Cost", "LimitOptions", "OnStoreFailure", "Rates", "Scope", "Tier", "check_options", "fingerprint_of",
+    "Cost",
+    "LimitOptions",
+    "OnStoreFailure",
+    "Rates",
+    "Scope",
+    "Tier",
+    "check_options",
+    "fingerprint_of",
     "unknown_option",
-]  # fmt: skip
+]
 
 Cost: TypeAlias = "int | Callable[[Job], int]"
 Rates: TypeAlias = "Rate | Mapping[str, Rate] | Callable[[Job], Rate]"

@@ -142,8 +142,10 @@ class Share(Value):
     def __repr__(self) -> str:
         weight: object = self.weight if self.weights is None else dict(self.weights)
         options: list[tuple[str, object, object]] = [
-            ("weight", weight, 1), ("by", self.by, None), ("strict", self.strict, False)
-        ]  # fmt: skip
+            ("weight", weight, 1),
+            ("by", self.by, None),
+            ("strict", self.strict, False),
+        ]
         return f"Share({', '.join([repr(self.of), *(f'{n}={v!r}' for n, v, default in options if v != default)])})"
 
 

@@ -13,8 +13,16 @@ from throttlekit._core.job import Job
 from throttlekit.errors import ConfigurationError
 
 __all__ = [
-    "Key", "check_names", "check_source", "check_units", "from_job", "key_text", "plain", "safe_repr", "show_source",
-]  # fmt: skip
+    "Key",
+    "check_names",
+    "check_source",
+    "check_units",
+    "from_job",
+    "key_text",
+    "plain",
+    "safe_repr",
+    "show_source",
+]
 
 Key: TypeAlias = "str | Callable[[Job], object] | None"
 
