@@ -61,9 +61,25 @@ def test_all_lists_exactly_the_public_names(module: str) -> None:
 def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
     """Each public method of a limiter is a verb for users, or its docstring says that it is for adapters."""
     verbs = {
-        "acquire", "acquire_many", "cancel", "clear_waitlist", "close", "declare", "done", "apply_response", "hold",
-        "limited", "pause", "peek", "release", "report_overload", "reset", "resume", "settle", "wait",
-    }  # fmt: skip
+        "acquire",
+        "acquire_many",
+        "cancel",
+        "clear_waitlist",
+        "close",
+        "declare",
+        "done",
+        "apply_response",
+        "hold",
+        "limited",
+        "pause",
+        "peek",
+        "release",
+        "report_overload",
+        "reset",
+        "resume",
+        "settle",
+        "wait",
+    }
     for limiter in (Limiter, AsyncLimiter):
         shown = {name: inspect.getdoc(getattr(limiter, name)) for name in dir(limiter) if not name.startswith("_")}
         others = {name: text or "" for name, text in shown.items() if name not in {*verbs, "in_memory"}}
@@ -95,6 +111,14 @@ def test_scripts_are_not_too_long(path: Path) -> None:
     """A script has at most 160 lines, including its header; the scripts of waitlists have higher limits."""
     longest = {"waitlist.lua": 520, "decide.lua": 250}.get(path.name, 160)
     assert read(path).count("\n") <= longest
+
+
+def test_no_code_is_exempt_from_the_formatter() -> None:
+    """Every Python file is formatted as a whole: no comment turns the formatter off."""
+    comment = re.compile(r"#\s*(?:fmt|yapf)\s*:\s*(?:skip|off|disable)\b")
+    files = [path for path in tracked() if path.suffix in {".py", ".pyi"}]
+    assert len(files) > 500
+    assert [str(path.relative_to(ROOT)) for path in files if comment.search(path.read_text("utf-8"))] == []
 
 
 def test_no_text_says_to_install_the_foreign_package() -> None:
