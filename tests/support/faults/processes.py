@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from support.faults.warm import WarmProcess
 from support.waiting import wait_until
 
 __all__ = ["Command", "Fleet", "cpu_seconds"]
@@ -32,14 +33,10 @@ class Command:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None) -> None:
         path = os.pathsep.join([*map(str, _SOURCES), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self._log = tempfile.NamedTemporaryFile(prefix="tk-workers-")  # noqa: SIM115  closed by close()
-        self._command = subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environment},
-            cwd=cwd,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        complete = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environment}
+        is_warm = "PYTEST_VERSION" in os.environ and complete["PYTHONPATH"] == path and WarmProcess.suits(command)
+        start = WarmProcess if is_warm else _start
+        self._command = start(command, complete, cwd, self._log.fileno())
 
     @property
     def pid(self) -> int:
@@ -117,6 +114,12 @@ class Command:
                 if session == self.pid and state != "Z":
                     found.append(int(folder.name))
         return found
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], cwd: Path | None, log: int
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, env=environment, cwd=cwd, stdout=log, stderr=log, start_new_session=True)
 
 
 class Fleet:
