@@ -29,6 +29,7 @@ from support.servers.processes import (
     redis_6_binary,
     redis_cluster,
     redis_server,
+    shared_rabbitmq,
     shared_redis,
     valkey_binary,
 )
@@ -207,9 +208,10 @@ def shared_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_url() -> Iterator[str]:
-    """A RabbitMQ for the whole run."""
-    with rabbitmq_server() as url:
+def rabbitmq_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A RabbitMQ for the whole run, or a virtual host of one that all processes of the run share."""
+    folder = tmp_path_factory.getbasetemp().parent
+    with shared_rabbitmq(folder) if "PYTEST_XDIST_WORKER" in os.environ else rabbitmq_server() as url:
         yield url
 
 

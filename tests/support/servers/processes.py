@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import filecmp
 import importlib.util
 import itertools
+import json
 import os
 import platform
 import random
@@ -15,7 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ __all__ = [
     "redis_cluster",
     "redis_process",
     "redis_server",
+    "shared_rabbitmq",
     "shared_redis",
     "stored",
     "valkey_binary",
@@ -326,9 +329,15 @@ def shared_redis() -> Iterator[str]:
 
 
 class RabbitMQ:
-    """A RabbitMQ for tests that can be killed and started again with the data on its disk."""
+    """
+    A RabbitMQ for tests that can be killed and started again with the data on its disk.
 
-    def __init__(self, **settings: int) -> None:
+    Args:
+        hosts: The names of its virtual hosts. Default: only "/".
+        settings: Settings of its application.
+    """
+
+    def __init__(self, hosts: Sequence[str] = (), **settings: int) -> None:
         check_is_listed("RabbitMQ")
         if not os.path.exists(RABBITMQ):
             raise ServerMissing("no RabbitMQ: install rabbitmq-server (Debian)")
@@ -336,6 +345,15 @@ class RabbitMQ:
         folder = self._folder = tempfile.mkdtemp(prefix="tk-rabbit-")
         terms = ", ".join(f"{{{name}, {value}}}" for name, value in settings.items())
         Path(folder, "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")
+        if hosts:
+            Path(folder, "rabbitmq.conf").write_text(f"load_definitions = {folder}/definitions.json\n")
+            all_rights = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
+            definitions = {
+                "users": [{"name": "guest", "password": "guest", "tags": "administrator"}],
+                "vhosts": [{"name": name} for name in hosts],
+                "permissions": [{**all_rights, "vhost": name} for name in hosts],
+            }
+            Path(folder, "definitions.json").write_text(json.dumps(definitions))
         self._environment = {
             **os.environ,
             "HOME": folder,
@@ -410,6 +428,32 @@ def rabbitmq_server(**settings: int) -> Iterator[str]:
     with contextlib.closing(RabbitMQ(**settings)) as server:
         server.start()
         yield server.url
+
+
+@contextlib.contextmanager
+def shared_rabbitmq(folder: Path) -> Iterator[str]:
+    """
+    A RabbitMQ for all processes of a test run, each of which has its own virtual host. Yields its AMQP URL.
+
+    Args:
+        folder: A folder of the run, for files by which the processes share the server.
+    """
+    with Path(folder, "rabbitmq").open("a+") as shared, contextlib.ExitStack() as stack:
+        with Path(folder, "rabbitmq.starts").open("a") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            fcntl.flock(shared, fcntl.LOCK_SH)  # every user of the server has this lock
+            shared.seek(0)
+            url = shared.read()
+            if not url:
+                hosts = [f"gw{number}" for number in range(int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))]
+                server = stack.enter_context(contextlib.closing(RabbitMQ(hosts)))
+                server.start()
+                url = server.url
+                shared.write(url)
+                shared.flush()
+                stack.callback(shared.truncate, 0)
+                stack.callback(fcntl.flock, shared, fcntl.LOCK_EX)  # after all others have stopped using it
+        yield f"{url}/{os.environ['PYTEST_XDIST_WORKER']}"
 
 
 def _amqp_replies(url: str) -> Any:
