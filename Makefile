@@ -101,7 +101,7 @@ docs: $(VENV)/made-docs
 clean:
 	rm -rf $(VENV) dist build site mutants
 
-SOURCES := $(shell find throttlekit adapters lua examples -name '*.py' -o -name '*.lua' -o -name py.typed -o -path '*/static/*.*' -o -path 'examples/*.*') pyproject.toml README.md
+SOURCES := $(shell find throttlekit adapters lua examples -name '*.py' -o -name '*.lua' -o -name py.typed -o -path '*/static/*.*' -o -path 'examples/*.*' ! -name '*.pyc') pyproject.toml README.md
 
 $(VENV)/made-venv:
 	$(PYTHON) -m venv $(VENV)

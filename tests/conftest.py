@@ -20,6 +20,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, Phase, settings
 
+from support.faults.processes import Command
 from support.servers.processes import (
     LISTED,
     RABBITMQ,
@@ -89,6 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """`--bare` checks nothing on a machine that has the servers."""
+    Command.may_fork = True
     found = [name for name in ("redis-server", "valkey-server", "chromium", "chromedriver") if shutil.which(name)]
     found += [RABBITMQ] if os.path.exists(RABBITMQ) else []
     if config.getoption("--bare") and found:
@@ -209,7 +211,7 @@ def shared_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def rabbitmq_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A RabbitMQ for the whole run, or a virtual host of one that all processes of the run share."""
+    """With xdist, a virtual host of the run's only RabbitMQ. Otherwise, a RabbitMQ."""
     folder = tmp_path_factory.getbasetemp().parent
     with shared_rabbitmq(folder) if "PYTEST_XDIST_WORKER" in os.environ else rabbitmq_server() as url:
         yield url

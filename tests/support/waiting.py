@@ -20,8 +20,8 @@ def wait_until(
     A long *timeout* costs nothing in the normal case, and avoids failures on a busy machine.
 
     Args:
-        every: The pause between two calls of *condition*. Default: a tenth of the wait so far, from 0.005 to 0.1 s. The
-            tests wait most of the time, so a fixed short pause would take a tenth of the machine.
+        every: The pause between two calls of *condition*. Default: a tenth of the wait so far, from 0.005 to 0.1 s,
+            because a fixed short pause would take a tenth of the machine. A test that measures a time sets it.
     """
     began = time.monotonic()
     while True:

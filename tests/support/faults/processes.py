@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from support.faults.warm import WarmProcess
 from support.waiting import wait_until
@@ -30,12 +31,15 @@ class Command:
         cwd: The working directory. Default: the current one.
     """
 
+    may_fork: ClassVar[bool] = False
+    """Whether the worker of a framework may be a `WarmProcess`. The tests set it."""
+
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None) -> None:
-        path = os.pathsep.join([*map(str, _SOURCES), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self._log = tempfile.NamedTemporaryFile(prefix="tk-workers-")  # noqa: SIM115  closed by close()
+        own = {**os.environ, **environment}
+        path = os.pathsep.join([*map(str, _SOURCES), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         complete = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environment}
-        is_warm = "PYTEST_VERSION" in os.environ and complete["PYTHONPATH"] == path and WarmProcess.suits(command)
-        start = WarmProcess if is_warm else _start
+        start = WarmProcess if self.may_fork and WarmProcess.suits(command, own) else _start_interpreter
         self._command = start(command, complete, cwd, self._log.fileno())
 
     @property
@@ -116,7 +120,7 @@ class Command:
         return found
 
 
-def _start(
+def _start_interpreter(
     command: Sequence[str], environment: Mapping[str, str], cwd: Path | None, log: int
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, cwd=cwd, stdout=log, stderr=log, start_new_session=True)

@@ -1,8 +1,9 @@
 """
-Python commands in processes that are forked from one that has imported their framework: half of a worker's start is
-imports. Only tests use this: a benchmark starts interpreters.
+Workers that start by fork. A server, `python -m support.faults.warm MODULE`, imports a framework once, and forks itself
+for each worker: that takes 0.1 s instead of 0.5 to 0.8 s. Only tests use this; a benchmark starts interpreters.
 
-Each process of the tests starts a server for each framework, `python -m support.faults.warm MODULE`.
+A forked worker differs from a new interpreter: modules of its framework are imported before it reads its environment,
+and all workers of a server have one seed of hashes.
 """
 
 from __future__ import annotations
@@ -26,47 +27,60 @@ from pathlib import Path
 
 __all__ = ["WarmProcess"]
 
-# Without throttlekit's adapters: some tests are about when a worker imports them.
-_STORE = ("redis.asyncio",)
+# What a server imports. No module of throttlekit: some tests are about when a worker imports it.
+_REDIS = ("redis.asyncio",)
 _IMPORTS = {
     "celery": (
         *("celery.bin.celery", "celery.apps.worker", "celery.worker.consumer", "celery.events.state"),
         *("celery.concurrency.prefork", "celery.concurrency.thread", "celery.backends.redis"),
-        *("kombu.transport.redis", "kombu.transport.pyamqp", *_STORE),
+        *("kombu.transport.redis", "kombu.transport.pyamqp", *_REDIS),
     ),
-    "dramatiq": ("dramatiq.cli", "dramatiq.brokers.redis", "dramatiq.brokers.rabbitmq", *_STORE),
-    "huey.bin.huey_consumer": ("huey.consumer", "huey.consumer_options", *_STORE),
-    "rq.cli": ("rq.cli.cli", "rq.scheduler", "rq.worker_pool", *_STORE),
-    "taskiq": ("taskiq.cli.worker.cmd", "taskiq.cli.worker.run", *_STORE),
+    "dramatiq": ("dramatiq.cli", "dramatiq.brokers.redis", "dramatiq.brokers.rabbitmq", *_REDIS),
+    "huey.bin.huey_consumer": ("huey.consumer", "huey.consumer_options", *_REDIS),
+    "rq.cli": ("rq.cli.cli", "rq.scheduler", "rq.worker_pool", *_REDIS),
+    "taskiq": ("taskiq.cli.worker.cmd", "taskiq.cli.worker.run", *_REDIS),
 }
-_MESSAGE = 1 << 18
-_STARTS = threading.Lock()
+# Variables that no module reads when it is imported. A command with another variable that differs is not forked.
+_READ_LATER = ("TK_", "THROTTLEKIT_", "C_FORCE_ROOT", "PYTEST_")
+_ENVIRONMENT = dict(os.environ)
+_MAX_BYTES = 1 << 18
+_request_lock = threading.Lock()
 
 
 class WarmProcess:
     """
-    The process of a command `python -m MODULE …`, in a separate session: what tests use of `subprocess.Popen`.
+    The process of a command `python -m MODULE …`, in a separate session. It has the methods of `subprocess.Popen` that
+    tests use.
 
     Args:
         log: A file descriptor for its output and its errors.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None, log: int) -> None:
+        request = json.dumps([command[2:], dict(environment), os.fspath(cwd or Path.cwd())])
         self._status, status = os.pipe()
         self._code: int | None = None
         self._lock = threading.Lock()
-        request = [command[2:], dict(environment), os.fspath(cwd or Path.cwd())]
-        with _STARTS:
-            _, server = _server(command[2], environment["PYTHONPATH"])
-            socket.send_fds(server, [json.dumps(request).encode()], [log, status])
-            self.pid = int(server.recv(_MESSAGE))
-        os.close(status)
+        try:
+            with _request_lock:
+                _, server = _start_server(command[2], environment["PYTHONPATH"])
+                socket.send_fds(server, [request.encode()], [log, status])
+                self.pid = int(server.recv(_MAX_BYTES))
+        except (OSError, ValueError) as error:
+            _start_server.cache_clear()
+            raise AssertionError(f"the server of {command[2]} has ended") from error
+        finally:
+            os.close(status)
 
     @staticmethod
-    def suits(command: Sequence[str]) -> bool:
-        """Return whether there is a server for a command."""
-        is_green = "gevent" in command or "eventlet" in command  # which patch modules before they are imported
-        return [*command[:2]] == [sys.executable, "-m"] and command[2] in _IMPORTS and not is_green
+    def suits(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Return whether a forked process does the same as the command in this environment, without PYTHONPATH."""
+        if [*command[:2]] != [sys.executable, "-m"] or command[2] not in _IMPORTS:
+            return False
+        if any("gevent" in each or "eventlet" in each for each in command):  # they change modules before their import
+            return False
+        changed = {*environment.items()} ^ {*_ENVIRONMENT.items()}
+        return all(name.startswith(_READ_LATER) for name, _ in changed)
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -74,11 +88,14 @@ class WarmProcess:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
+        if self._code is None:
+            status = select.poll()
+            status.register(self._status, select.POLLIN)
+            if not status.poll(None if timeout is None else 1000 * timeout):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         with self._lock:
             if self._code is None:
-                if not select.select([self._status], [], [], timeout)[0]:
-                    raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-                self._code = int(os.read(self._status, _MESSAGE))
+                self._code = int(os.read(self._status, _MAX_BYTES) or -signal.SIGKILL)  # nothing: the server has ended
                 os.close(self._status)
         return self._code
 
@@ -88,58 +105,60 @@ class WarmProcess:
 
 
 @functools.cache
-def _server(module: str, path: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a server, which ends with this process. Return it with the socket for requests."""
+def _start_server(module: str, path: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a server, which ends with this process. Return it, because it must be kept, and the socket for requests."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    ours.settimeout(120)
+    environment = {**_ENVIRONMENT, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     with theirs:
         command = [sys.executable, "-m", __name__, module]
         return subprocess.Popen(command, env=environment, stdin=theirs, start_new_session=True), ours
 
 
 def _serve(module: str) -> None:
-    """Fork a process on each request. Return in the new process, which is as the request asks."""
-    requests, statuses = socket.socket(fileno=os.dup(0)), dict[int, int]()
-
-    def reap(*_: object) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                status = statuses.pop(ended[0])
-                os.write(status, str(os.waitstatus_to_exitcode(ended[1])).encode())
-                os.close(status)
-
+    """Fork a process for each request. Only the new process returns, with the command of the request as its own."""
+    requests, children, ready = socket.socket(fileno=os.dup(0)), dict[int, tuple[int, int]](), select.poll()
     for name in _IMPORTS[module]:
         importlib.import_module(name)
     gc.freeze()
-    signal.signal(signal.SIGCHLD, reap)  # not before: imports wait for processes of their own
+    ready.register(requests, select.POLLIN)
     while True:
-        data, descriptors, *_ = socket.recv_fds(requests, _MESSAGE, 2)
-        if not data:
-            sys.exit()
-        log, status = descriptors
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # not before `statuses` has the process
-        pid = os.fork()
-        if not pid:
-            break
-        statuses[pid] = status
-        os.close(log)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    os.setsid()
-    requests.send(str(os.getpid()).encode())
-    requests.close()
-    for each in (status, *statuses.values()):
-        os.close(each)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    command, environment, cwd = json.loads(data)
+        for descriptor, _ in ready.poll():
+            if descriptor in children:  # its process has ended
+                pid, status = children.pop(descriptor)
+                ready.unregister(descriptor)
+                with contextlib.suppress(OSError):
+                    os.write(status, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+                os.close(descriptor)
+                os.close(status)
+                continue
+            data, descriptors, *_ = socket.recv_fds(requests, _MAX_BYTES, 2)
+            if not data:
+                sys.exit()
+            log, status = descriptors
+            pid = os.fork()
+            if not pid:
+                os.setsid()
+                requests.send(str(os.getpid()).encode())
+                requests.close()
+                for each in (status, *children, *(others for _, others in children.values())):
+                    os.close(each)
+                _become(log, *json.loads(data))
+                return
+            os.close(log)
+            children[os.pidfd_open(pid)] = pid, status
+            ready.register([*children][-1], select.POLLIN)
+
+
+def _become(log: int, command: list[str], environment: dict[str, str], cwd: str) -> None:
+    """Set up this process for a command, as a new interpreter would be."""
+    for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
     os.chdir(cwd)
+    importlib.invalidate_caches()
     sys.path[0] = cwd
     sys.argv[:] = command
 

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from support.waiting import wait_until
 
@@ -333,11 +333,11 @@ class RabbitMQ:
     A RabbitMQ for tests that can be killed and started again with the data on its disk.
 
     Args:
-        hosts: The names of its virtual hosts. Default: only "/".
+        virtual_hosts: The names of its virtual hosts, with "/". Default: only "/".
         settings: Settings of its application.
     """
 
-    def __init__(self, hosts: Sequence[str] = (), **settings: int) -> None:
+    def __init__(self, virtual_hosts: Sequence[str] = (), **settings: int) -> None:
         check_is_listed("RabbitMQ")
         if not os.path.exists(RABBITMQ):
             raise ServerMissing("no RabbitMQ: install rabbitmq-server (Debian)")
@@ -345,13 +345,13 @@ class RabbitMQ:
         folder = self._folder = tempfile.mkdtemp(prefix="tk-rabbit-")
         terms = ", ".join(f"{{{name}, {value}}}" for name, value in settings.items())
         Path(folder, "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")
-        if hosts:
+        if virtual_hosts:
             Path(folder, "rabbitmq.conf").write_text(f"load_definitions = {folder}/definitions.json\n")
             all_rights = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
             definitions = {
                 "users": [{"name": "guest", "password": "guest", "tags": "administrator"}],
-                "vhosts": [{"name": name} for name in hosts],
-                "permissions": [{**all_rights, "vhost": name} for name in hosts],
+                "vhosts": [{"name": name} for name in virtual_hosts],
+                "permissions": [{**all_rights, "vhost": name} for name in virtual_hosts],
             }
             Path(folder, "definitions.json").write_text(json.dumps(definitions))
         self._environment = {
@@ -433,27 +433,42 @@ def rabbitmq_server(**settings: int) -> Iterator[str]:
 @contextlib.contextmanager
 def shared_rabbitmq(folder: Path) -> Iterator[str]:
     """
-    A RabbitMQ for all processes of a test run, each of which has its own virtual host. Yields its AMQP URL.
+    The RabbitMQ of a test run. Each process of the run has a virtual host of its own. Yields its AMQP URL.
+
+    The file "rabbitmq" has the server's URL, and each process that uses the server has a shared lock on it. The process
+    that started the server stops it when no other process has this lock. Only the process that has the lock on
+    "rabbitmq.starts" may start the server.
 
     Args:
-        folder: A folder of the run, for files by which the processes share the server.
+        folder: A folder of the run, for the files.
     """
+    check_is_listed("RabbitMQ")
     with Path(folder, "rabbitmq").open("a+") as shared, contextlib.ExitStack() as stack:
-        with Path(folder, "rabbitmq.starts").open("a") as starting:
-            fcntl.flock(starting, fcntl.LOCK_EX)
-            fcntl.flock(shared, fcntl.LOCK_SH)  # every user of the server has this lock
+        with Path(folder, "rabbitmq.starts").open("a") as starts:
+            fcntl.flock(starts, fcntl.LOCK_EX)
+            fcntl.flock(shared, fcntl.LOCK_SH)
+            stack.callback(fcntl.flock, shared, fcntl.LOCK_UN)
             shared.seek(0)
             url = shared.read()
             if not url:
-                hosts = [f"gw{number}" for number in range(int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))]
-                server = stack.enter_context(contextlib.closing(RabbitMQ(hosts)))
+                numbers = range(2 * int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))  # a process that crashes is replaced
+                server = stack.enter_context(contextlib.closing(RabbitMQ(["/", *(f"gw{each}" for each in numbers)])))
                 server.start()
                 url = server.url
                 shared.write(url)
                 shared.flush()
                 stack.callback(shared.truncate, 0)
-                stack.callback(fcntl.flock, shared, fcntl.LOCK_EX)  # after all others have stopped using it
+                stack.callback(
+                    wait_until, lambda: _locks_alone(shared), description="nobody uses RabbitMQ", timeout=900
+                )
         yield f"{url}/{os.environ['PYTEST_XDIST_WORKER']}"
+
+
+def _locks_alone(file: IO[str]) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def _amqp_replies(url: str) -> Any:
