@@ -131,9 +131,11 @@ class Wired:
         give_back: Callable[[_T], None] = lambda _: None,
         ahead_us: int = AHEAD_US,
         roams: bool = False,
+        relays: bool = False,
     ) -> Waker[_T]:
         """For adapters: make the waker, which holds and wakes waiting jobs; see `throttlekit.adapter.Waker`."""
-        waker = Waker(self._wiring.stores, free, start, give_back=give_back, ahead_us=ahead_us, roams=roams)
+        stores = self._wiring.stores
+        waker = Waker(stores, free, start, give_back=give_back, ahead_us=ahead_us, roams=roams, relays=relays)
         if self.fleet is not None:
             self.fleet.on_change(waker.on_limits_changed)
         return waker

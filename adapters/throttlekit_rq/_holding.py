@@ -113,13 +113,19 @@ class Holding:
         queues: A function that returns the names of the queues.
         free: A function that returns the number of jobs that may start now. By default, that is `AT_FRONT` if this or
             another worker is about to take a job, and otherwise 0.
+        relays: Whether the jobs make their requests in other processes: see `Waker`.
     """
 
     def __init__(
-        self, connection: Any, queues: Callable[[], Sequence[str]], *, free: Callable[[], int] | None = None
+        self,
+        connection: Any,
+        queues: Callable[[], Sequence[str]],
+        *,
+        free: Callable[[], int] | None = None,
+        relays: bool = False,
     ) -> None:
         self._connection, self._queues = connection, queues
-        self._free = free or self._free_now
+        self._free, self._relays = free or self._free_now, relays
         self._wakers: dict[Limiter, Waker[Item]] = {}
         self._lock = threading.Lock()
         self._started: dict[str, tuple[float, Waker[Item]]] = {}
@@ -133,7 +139,7 @@ class Holding:
         waker = self._wakers.get(limiter)
         if waker is None:
             waker = self._wakers[limiter] = limiter.make_waker(
-                self._free, partial(self._start, limiter), ahead_us=_AHEAD_US, roams=True
+                self._free, partial(self._start, limiter), ahead_us=_AHEAD_US, roams=True, relays=self._relays
             )
         return waker
 

@@ -133,7 +133,7 @@ class WakerProcess:
         self._connection, self._limiter, self._only = connection, limiter, [*queues]
         self._queues: list[str] | None = None
         self._free = 0
-        self._holding = Holding(connection, lambda: self._queues or (), free=lambda: self._free)
+        self._holding = Holding(connection, lambda: self._queues or (), free=lambda: self._free, relays=True)
         self._waker = self._holding.waker_of(limiter)
         self._promoter = Promoter(connection, idle=False)
         self._tick_at = 0.0

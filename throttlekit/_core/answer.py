@@ -64,6 +64,7 @@ class Requester(NamedTuple):
             knows. A full queue does not refuse a job that was denied before, even if the store has lost its state.
         most_early_us: A woken job may be granted at most this long before its units are free, and at most
             `late.early_us` before.
+        early_us: A longer value for a job that its process starts early, because another process makes the request.
     """
 
     caller: Caller
@@ -74,6 +75,7 @@ class Requester(NamedTuple):
     waited_us: int = 0
     denials: int = 0
     most_early_us: int = LATE_EARLY_US
+    early_us: int = 0
 
 
 WITHOUT_JOB = Requester(Caller.WITHOUT_JOB, most_early_us=0)

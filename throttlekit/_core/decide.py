@@ -228,7 +228,8 @@ def forget(
 
 def early_us_of(claims: Sequence[StoreClaim], requester: Requester) -> int:
     """Return the time before its units are free at which a woken job may be granted; 0 if a claim does not allow it."""
-    return min(requester.most_early_us, early_us(requester.owner)) if all(map(bears_early, claims)) else 0
+    own_us = max(requester.early_us, early_us(requester.owner))
+    return min(requester.most_early_us, own_us) if all(map(bears_early, claims)) else 0
 
 
 def bears_early(claim: StoreClaim) -> bool:

@@ -13,11 +13,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from throttlekit._core.algorithm import Algorithm, NoSlots
+from throttlekit._core.algorithms.gcra import GcraAlgorithm
 from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Kept, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import LEAD_US
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import WaitlistStore
 from throttlekit._engine.waker import Waker
@@ -51,7 +53,8 @@ class Relay:
     def begin_request(
         self, id: str, buckets: Sequence[str], caller: Caller, ends_in_us: Callable[[int], int | None]
     ) -> tuple[Requester, str]:
-        return Requester(caller, id, self._owner, self._free, ends_in_us(0)), os.urandom(4).hex()
+        requester = Requester(caller, id, self._owner, self._free, ends_in_us(0), early_us=LEAD_US)
+        return requester, os.urandom(4).hex()
 
     def waited_of(self, id: str) -> Waited:
         return self._waited
@@ -161,6 +164,10 @@ class _WrittenAlgorithm(NoSlots):
         return self
 
 
+class _WrittenBucket(_WrittenAlgorithm):
+    overflows: ClassVar[bool] = True
+
+
 def _write_unit(bucket: str, algorithm: Algorithm) -> list[Any]:
     return [bucket, algorithm.code, algorithm.size, algorithm.params, algorithm.mark, algorithm.estimates]
 
@@ -169,5 +176,6 @@ def _read_unit(
     bucket: str, code: str, size: int, params: Sequence[int | str], mark: int, estimates: bool
 ) -> StoreClaim:
     first, second, third = params
-    written: Any = _WrittenAlgorithm(code, size, (first, second, third), mark, estimates)
+    kind = _WrittenBucket if code == GcraAlgorithm.code else _WrittenAlgorithm
+    written: Any = kind(code, size, (first, second, third), mark, estimates)
     return StoreClaim(bucket, written)

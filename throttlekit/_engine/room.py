@@ -96,10 +96,11 @@ class Room(Generic[_T]):
 
     Args:
         ahead_us: A woken job is started this long before its time. At least `AHEAD_US`.
+        early_us: It is started this much earlier if its request may be granted early (`bears_early`).
     """
 
-    def __init__(self, ahead_us: int = AHEAD_US) -> None:
-        self._ahead_us = ahead_us
+    def __init__(self, ahead_us: int = AHEAD_US, early_us: int = 0) -> None:
+        self._ahead_us, self._early_us = ahead_us, early_us
         self._held: dict[str, _Held[_T]] = {}
         self._lists: dict[str, _List] = {}
         self._ready: list[tuple[int, int, _Held[_T]]] = []
@@ -121,13 +122,21 @@ class Room(Generic[_T]):
         self._busy.pop(id, None)
 
     def hold(
-        self, id: str, item: _T, claim: StoreClaim, epoch: str, now_us: int, until_us: int | None = None
+        self,
+        id: str,
+        item: _T,
+        claim: StoreClaim,
+        epoch: str,
+        now_us: int,
+        until_us: int | None = None,
+        claims: Sequence[StoreClaim] = (),
     ) -> _T | None:
         """
         Hold a denied job, which waits on the list of *claim*. The claim is of one unit.
 
         Args:
             until_us: The time when the job makes a request even if it was not woken, because its longest wait is over.
+            claims: All claims of the job. If one of them grants nothing early, the job makes its request at its time.
 
         Returns:
             The item that was held for this id before, if *item* is a second copy of its message.
@@ -139,7 +148,8 @@ class Room(Generic[_T]):
         self._note_epoch(known, epoch, now_us)
         known.claim = claim
         known.ids[id] = None
-        ahead_us = self._ahead_us if bears_early(claim) else self._ahead_us - AHEAD_US
+        is_early = all(map(bears_early, (claim, *claims)))
+        ahead_us = self._ahead_us + (self._early_us if is_early else -AHEAD_US)
         self._held[id] = held = _Held(id, item, claim.bucket, ahead_us)
         if until_us is not None:
             held.until_us = until_us

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import LEAD_US
 from throttlekit._core.storage_keys import parts_of
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import WaitlistStore
@@ -45,9 +46,9 @@ _LOG = logging.getLogger("throttlekit")
 class _Here(Generic[_T]):
     """The state of a waker in one process. A forked child begins with an empty one."""
 
-    def __init__(self, ahead_us: int = AHEAD_US) -> None:
+    def __init__(self, ahead_us: int, early_us: int) -> None:
         self.owner = os.urandom(6).hex()
-        self.room: Room[_T] = Room(ahead_us)
+        self.room: Room[_T] = Room(ahead_us, early_us)
         self.full_lists: set[str] = set()
         self.attempts: dict[str, str] = {}
         """The attempts of jobs whose request got no answer, and whose next request repeats the attempt."""
@@ -144,6 +145,8 @@ class Waker(Generic[_T]):
             most `EARLY_US`.
         roams: Whether any process may take a job that this process holds. If so, this process may not know that a job
             has waited before, and the job's entries may have another owner.
+        relays: Whether the jobs make their requests in other processes, by a `Relay`. Such a job is started as soon as
+            it is woken, `LEAD_US` before its time, if its request may be granted early.
     """
 
     def __init__(
@@ -155,11 +158,12 @@ class Waker(Generic[_T]):
         give_back: Callable[[_T], None] = lambda _: None,
         ahead_us: int = AHEAD_US,
         roams: bool = False,
+        relays: bool = False,
     ) -> None:
-        self._roams = roams
+        self._roams, early_us = roams, LEAD_US if relays else 0
         self._store, self._free, self._start, self._give_back = store, free, start, give_back
-        self._here: _Here[_T] = _Here(ahead_us)
-        renew_lock_after_fork(self, "_here", lambda: _Here[_T](ahead_us))
+        self._here: _Here[_T] = _Here(ahead_us, early_us)
+        renew_lock_after_fork(self, "_here", lambda: _Here[_T](ahead_us, early_us))
 
     def __len__(self) -> int:
         """Return the number of jobs that the process holds."""
@@ -249,7 +253,7 @@ class Waker(Generic[_T]):
                     back.append(item)
                 else:
                     until_us = None if ends_in_us is None else now_us + ends_in_us
-                    before = here.room.hold(id, item, units[kept.claim], kept.epoch, now_us, until_us)
+                    before = here.room.hold(id, item, units[kept.claim], kept.epoch, now_us, until_us, units)
                     was_passed_on = here.passed_on.pop(id, None) is not None
                     back += [before] if before is not None and before is not item else []
             elif answer.reason is not Reason.ALLOWED:
@@ -413,7 +417,9 @@ class Waker(Generic[_T]):
                     ready.append(one)
                 due = here.room.due(now_us)
                 if not ready and not due:
-                    here.changed.wait(_pause_s(here.room.next_us(with_ready=free > 0), listens_us))
+                    times_us = (here.room.next_us(with_ready=free > 0), listens_us)
+                    first_us = min((each for each in times_us if each is not None), default=None)
+                    here.changed.wait(None if first_us is None else max(0.0, (first_us - now_us) / 1e6))
             for id, item, unit in ready:
                 self._start_one(here, id, item, unit)
             for claim, ids in due:
@@ -488,12 +494,6 @@ class Waker(Generic[_T]):
                 self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
         except Exception:  # the waker's thread must not end
             _LOG.exception("Jobs could not be removed from their waitlists.")
-
-
-def _pause_s(*times_us: int | None) -> float | None:
-    """Return the seconds until the first of *times_us*, or None if there is no time."""
-    first_us = min((each for each in times_us if each is not None), default=None)
-    return None if first_us is None else max(0.0, (first_us - _now_us()) / 1e6)
 
 
 def _now_us() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ class TwoProcesses:
         self.here, self.there = Limiter(url), Limiter(url)
         self.started: list[str] = []
         self.notes: list[dict[str, Any]] = []
-        self.waker: Waker[str] = self.here.make_waker(lambda: 8, lambda id, _: self.started.append(id), roams=True)
+        self.waker: Waker[str] = self.here.make_waker(
+            lambda: 8, lambda id, _: self.started.append(id), roams=True, relays=True
+        )
         self.waker.begin()
         self.relays: dict[str, Relay] = {}
 
@@ -71,6 +74,22 @@ def test_a_note_has_the_fields_of_its_version(processes: TwoProcesses) -> None:
         note = processes.relays[id].kept
         assert note is not None
         assert (note["v"], note["kept"][0], len(note["kept"])) == (1, 0, 2)
+
+
+def test_a_woken_job_is_granted_by_its_first_request(processes: TwoProcesses) -> None:
+    """The waker starts a job before its unit is free. The store grants the unit, and the job's process waits for it."""
+    slow = TokenBucket("slow", "2/s", burst=1)
+    began = time.time()
+    first = processes.decide("first", slow)
+    for id in "ab":
+        processes.decide(id, slow)
+        processes.keep(id)
+    for number, id in enumerate("ab", start=1):
+        wait_until(lambda: processes.started[-1:] == [id], description="the job is started", every=0.001)  # noqa: B023
+        decision = processes.decide(id, slow)
+        assert decision.allowed
+        assert time.time() >= began + 0.5 * number - 0.005, "the body begins when its unit is free"
+    assert first.allowed
 
 
 @pytest.mark.parametrize("limits", [[SLOT], [SLOT, RATE], [RATE, SLOT]])

@@ -13,6 +13,7 @@ from throttlekit import FixedWindow, TokenBucket
 from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Kept, Look, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import LEAD_US
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.room import Room
@@ -137,6 +138,18 @@ def test_a_job_is_started_early(unit: StoreClaim, ahead_us: int, at_us: int) -> 
     room.apply_wakes([Wake("one", 10_000)], 0)
     assert room.take_ready(at_us - 1) is None
     assert room.take_ready(at_us) is not None
+
+
+def test_a_relayed_job_is_started_as_soon_as_it_is_woken() -> None:
+    """It takes a while until the other process makes the request. A window grants nothing early."""
+    room = Room[str](5_000, LEAD_US)
+    room.hold("bucket", "bucket", UNIT, "e", 0)
+    room.hold("window", "window", OF_A_WINDOW, "e", 0)
+    room.hold("both", "both", UNIT, "e", 0, None, [UNIT, OF_A_WINDOW])
+    room.apply_wakes([Wake(id, LEAD_US) for id in ("bucket", "window", "both")], 0)
+    times_us = [0, LEAD_US - 3_001, LEAD_US - 3_000, LEAD_US - 3_000]
+    ready = [room.take_ready(at_us) for at_us in times_us]
+    assert [each and each[0] for each in ready] == ["bucket", None, "window", "both"]
 
 
 def test_a_job_that_no_longer_exists_leaves_its_waitlist(bench: Bench) -> None:
