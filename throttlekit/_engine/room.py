@@ -148,7 +148,7 @@ class Room(Generic[_T]):
         self._note_epoch(known, epoch, now_us)
         known.claim = claim
         known.ids[id] = None
-        is_early = all(map(bears_early, (claim, *claims)))
+        is_early = all(map(bears_early, claims or (claim,)))
         ahead_us = self._ahead_us + (self._early_us if is_early else -AHEAD_US)
         self._held[id] = held = _Held(id, item, claim.bucket, ahead_us)
         if until_us is not None:
