@@ -24,11 +24,11 @@ from throttlekit._core.storage_keys import slots_of_holder
 
 __all__ = ["check", "check_safety", "first_requests", "read_bodies"]
 
-EARLY_US, LATE_EARLY_US = 5_000, 250_000
+EARLY_US, RELAYED_EARLY_US, LATE_EARLY_US = 5_000, 30_000, 250_000
 """
-How long before its units are free a job may be granted: a job that its process holds, and a job that is redelivered
-after a delay. If a job has limits in several stores (the memory of a process is one), this is also the longest time
-from the first decision to the start of the job.
+How long before its units are free a job may be granted: a job that its process holds, a job that another process wakes,
+and a job that is redelivered after a delay. If a job has limits in several stores (the memory of a process is one), the
+first is also the longest time from the first decision to the start of the job.
 """
 LEAST_USE, LEAST_USE_OF_SLOTS, LEAST_USE_BY_DELAYS = 0.93, 0.75, 0.5
 """The least part of a rate and of slots that is used while jobs wait, and of both if jobs are redelivered by delays."""
@@ -123,7 +123,7 @@ def _wrong_begin(
 ) -> list[str]:
     """Return why the body should not have begun: no store granted it, or its units were not free."""
     wrong: list[str] = []
-    most = LATE_EARLY_US if plan.style == "delays" else EARLY_US
+    most = {"delays": LATE_EARLY_US, "relays": RELAYED_EARLY_US}.get(plan.style, EARLY_US)
     if body.early_us > most:
         wrong.append(
             f"job {body.job} was granted {body.early_us} us before its units are free, at most {most} is allowed"
