@@ -89,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`--bare` checks nothing on a machine that has the servers."""
+    """Refuse `--bare` on a machine that has the servers: it would check nothing. Workers of tests may be forked."""
     Command.may_fork = True
     found = [name for name in ("redis-server", "valkey-server", "chromium", "chromedriver") if shutil.which(name)]
     found += [RABBITMQ] if os.path.exists(RABBITMQ) else []

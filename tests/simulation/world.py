@@ -237,8 +237,9 @@ class Process(Host):
         self.limiter = Limiter(first, stores={world.plan.limits[1].name: others[0]} if others else None)
         self.throttling = Throttling(self.limiter, self, rules=WaitRules(), log=logging.getLogger("throttlekit"))
         style = world.plan.style
-        kind = {"roams": style == "roams", "relays": style == "relays"}
-        self.waker = self.limiter.make_waker(self._free, self._start, give_back=self._give_back, **kind)
+        self.waker = self.limiter.make_waker(
+            self._free, self._start, give_back=self._give_back, roams=style == "roams", relays=style == "relays"
+        )
         self._fresh: deque[Message] = deque()
         self._woken: deque[Message] = deque()
         self._busy, self._idle = 0, list[Task]()

@@ -62,9 +62,10 @@ class Requester(NamedTuple):
         max_wait_us: The longest time for which the job waits, from now on; None if there is no limit.
         waited_us, denials: The time for which the job has waited, and the number of its denials, as far as its process
             knows. A full queue does not refuse a job that was denied before, even if the store has lost its state.
-        most_early_us: A woken job may be granted at most this long before its units are free, and at most
-            `late.early_us` before.
-        early_us: A longer value for a job that its process starts early, because another process makes the request.
+        most_early_us: A woken job may be granted at most this long before its units are free, and at most as early as
+            its owner allows (`late.early_us`), or as *early_us*.
+        early_us: A longer time than its owner allows, for a job that is started early because another process makes its
+            request.
     """
 
     caller: Caller
@@ -134,7 +135,7 @@ class Answer(NamedTuple):
     Attributes:
         claim: The number of the binding claim; 0 if the request is allowed.
         retry_us: If denied: an estimate of the time at which the request passes. If allowed: the time at which the body
-            may begin, which is now, or for a woken job at most `late.early_us` later.
+            may begin, which is now, or for a woken job at most `decide.early_us_of` later.
         uses: The use of each claim's limit after the decision; None for a claim that was not decided.
         kept: The list on which the job waits, or None if it does not wait.
         wakes: The woken jobs of the caller's own process: each the number of a claim, and the wake.

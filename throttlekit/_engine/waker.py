@@ -160,8 +160,8 @@ class Waker(Generic[_T]):
         roams: bool = False,
         relays: bool = False,
     ) -> None:
-        self._roams, early_us = roams, LEAD_US if relays else 0
-        self._store, self._free, self._start, self._give_back = store, free, start, give_back
+        early_us = LEAD_US if relays else 0
+        self._store, self._free, self._start, self._give_back, self._roams = store, free, start, give_back, roams
         self._here: _Here[_T] = _Here(ahead_us, early_us)
         renew_lock_after_fork(self, "_here", lambda: _Here[_T](ahead_us, early_us))
 

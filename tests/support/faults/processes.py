@@ -36,10 +36,10 @@ class Command:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None) -> None:
         self._log = tempfile.NamedTemporaryFile(prefix="tk-workers-")  # noqa: SIM115  closed by close()
-        own = {**os.environ, **environment}
         path = os.pathsep.join([*map(str, _SOURCES), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         complete = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environment}
-        start = WarmProcess if self.may_fork and WarmProcess.suits(command, own) else _start_interpreter
+        may_fork = self.may_fork and WarmProcess.suits(command, {**os.environ, **environment})
+        start = WarmProcess if may_fork else _start_interpreter
         self._command = start(command, complete, cwd, self._log.fileno())
 
     @property

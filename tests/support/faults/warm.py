@@ -67,6 +67,7 @@ class WarmProcess:
                 socket.send_fds(server, [request.encode()], [log, status])
                 self.pid = int(server.recv(_MAX_BYTES))
         except (OSError, ValueError) as error:
+            os.close(self._status)
             _start_server.cache_clear()
             raise AssertionError(f"the server of {command[2]} has ended") from error
         finally:
@@ -117,20 +118,17 @@ def _start_server(module: str, path: str) -> tuple[subprocess.Popen[bytes], sock
 
 def _serve(module: str) -> None:
     """Fork a process for each request. Only the new process returns, with the command of the request as its own."""
-    requests, children, ready = socket.socket(fileno=os.dup(0)), dict[int, tuple[int, int]](), select.poll()
+    requests, ready = socket.socket(fileno=os.dup(0)), select.poll()
+    children: dict[int, tuple[int, int]] = {}  # by the descriptor that shows the end of a child: its pid and its status
     for name in _IMPORTS[module]:
         importlib.import_module(name)
     gc.freeze()
     ready.register(requests, select.POLLIN)
     while True:
         for descriptor, _ in ready.poll():
-            if descriptor in children:  # its process has ended
-                pid, status = children.pop(descriptor)
+            if descriptor in children:
                 ready.unregister(descriptor)
-                with contextlib.suppress(OSError):
-                    os.write(status, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-                os.close(descriptor)
-                os.close(status)
+                _report_end(descriptor, *children.pop(descriptor))
                 continue
             data, descriptors, *_ = socket.recv_fds(requests, _MAX_BYTES, 2)
             if not data:
@@ -141,19 +139,31 @@ def _serve(module: str) -> None:
                 os.setsid()
                 requests.send(str(os.getpid()).encode())
                 requests.close()
-                for each in (status, *children, *(others for _, others in children.values())):
+                for each in (status, *children, *(other for _, other in children.values())):
                     os.close(each)
                 _become(log, *json.loads(data))
                 return
             os.close(log)
-            children[os.pidfd_open(pid)] = pid, status
-            ready.register([*children][-1], select.POLLIN)
+            ended = os.pidfd_open(pid)
+            children[ended] = pid, status
+            ready.register(ended, select.POLLIN)
+
+
+def _report_end(ended: int, pid: int, status: int) -> None:
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+        os.write(status, str(code).encode())
+    os.close(ended)
+    os.close(status)
 
 
 def _become(log: int, command: list[str], environment: dict[str, str], cwd: str) -> None:
     """Set up this process for a command, as a new interpreter would be."""
-    for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
+    os.close(nothing)
+    os.close(log)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
