@@ -210,7 +210,7 @@ def test_a_lost_reply_loses_no_job_that_got_a_429(hand: Hand) -> None:
     def angry() -> None:
         hand.ran.append("ran")
         if len(hand.ran) == 1:
-            raise RateLimited(0.05)
+            raise RateLimited(1.0)  # so that it still waits when the test looks
 
     angry()
     task = hand.huey.dequeue()
