@@ -144,7 +144,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "no-wakes": Defect("no process receives wakes", memory.MemoryStore, "listen", _wakes_no_process),
     "no-looks": Defect(
-        "a lost wake is never found by a look", room, "_look_period_us", _returns(10**15), "lose-wakes,lose-answers"
+        "a lost wake is never found by a look", room._List, "period_us", _returns(10**15), "lose-wakes,lose-answers"
     ),
     "endless-patience": Defect(
         "jobs wait for those of a dead process", waitlist, "PATIENCE_US", _always(10**12), "kill,hang"

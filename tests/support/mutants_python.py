@@ -246,6 +246,11 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "            known.periodic_us = _NEVER_US",
             ["tests/unit/engine/test_waker.py::test_a_process_looks_at_the_waitlists_of_its_jobs"],
         ),
+        (
+            "                known.claim = unit",
+            "                known.claim = known.claim",
+            ["tests/unit/engine/test_waker.py::test_looks_use_the_rate_of_the_last_request"],
+        ),
     ],
     "throttlekit/_engine/running.py": [
         (

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.answer import Look
+from throttlekit._core.answer import Answer, Look
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import bears_early
 from throttlekit._core.waitlist import Wake
@@ -35,15 +34,6 @@ makes its request at its time, because an early request would be denied.
 """
 _SAME_LOOK_US = 10_000
 """Requested looks whose times differ by less than this are one look."""
-
-
-def _look_period_us(algorithm: Algorithm, owners: int) -> int:
-    """Return how often a process looks at a list on which *owners* processes have jobs."""
-    if algorithm.estimates:
-        return _PERIOD_US
-    unit_us = algorithm.mark // 1000
-    slow_us = max(_SLOW_PERIOD_US, unit_us, owners * _OWNER_PERIOD_US)
-    return min(max(_PERIOD_US, 2 * owners * unit_us), slow_us, _LONGEST_PERIOD_US)
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +77,11 @@ class _List:
 
     def period_us(self) -> int:
         """Return how often the process looks at the list."""
-        return _look_period_us(self.claim.algorithm, self.owners)
+        if self.claim.algorithm.estimates:
+            return _PERIOD_US
+        unit_us = self.claim.algorithm.mark // 1000
+        slow_us = max(_SLOW_PERIOD_US, unit_us, self.owners * _OWNER_PERIOD_US)
+        return min(max(_PERIOD_US, 2 * self.owners * unit_us), slow_us, _LONGEST_PERIOD_US)
 
 
 class Room(Generic[_T]):
@@ -145,7 +139,8 @@ class Room(Generic[_T]):
         known = self._lists.setdefault(claim.bucket, _List(claim, epoch))
         if not known.ids:
             known.periodic_us = now_us + known.period_us()
-        self._note_epoch(known, epoch, now_us)
+        if known.epoch != epoch:
+            self._change_epoch(known, epoch, now_us)
         known.claim = claim
         known.ids[id] = None
         is_early = all(map(bears_early, claims or (claim,)))
@@ -202,6 +197,20 @@ class Room(Generic[_T]):
         return None
 
     # Wakes and looks
+
+    def apply_answer(
+        self, units: Sequence[StoreClaim], answer: Answer, now_us: int
+    ) -> list[tuple[StoreClaim, list[str]]]:
+        """
+        Apply the wakes and looks of an answer to a request for *units*, of one unit each. Later looks use these claims:
+        the limit may have changed since the waiting jobs made their requests. Return like `apply_wakes`, by claim.
+        """
+        for unit in units:
+            if (known := self._lists.get(unit.bucket)) is not None:
+                known.claim = unit
+        for number, in_us in answer.looks:
+            self.look_in(units[number], in_us, now_us)
+        return [(units[number], self.apply_wakes([wake], now_us)) for number, wake in answer.wakes]
 
     def apply_wakes(self, wakes: Sequence[Wake], now_us: int) -> list[str]:
         """Apply wakes. Return the ids of woken jobs that this process does not know."""
@@ -264,7 +273,8 @@ class Room(Generic[_T]):
         known = self._lists.get(claim.bucket)
         if known is not None:
             known.owners = max(1, look.owners)
-            self._note_epoch(known, look.epoch, now_us)
+            if known.epoch != look.epoch:
+                self._change_epoch(known, look.epoch, now_us)
             self._request_again(look.again, now_us)
         if look.look_in_us is not None:
             self.look_in(claim, look.look_in_us, now_us)
@@ -277,9 +287,9 @@ class Room(Generic[_T]):
         ready = [self._ready[0][0]] if self._ready and with_ready else []
         return min((*ready, *(each.look_us for each in self._lists.values())), default=None)
 
-    def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
-        """Let all jobs of a list make their requests again if the store has lost the list: it is new or gone."""
-        if known.epoch not in ("", epoch):
+    def _change_epoch(self, known: _List, epoch: str, now_us: int) -> None:
+        """Record a new epoch. The store has lost a list that was known, so all its jobs make their requests again."""
+        if known.epoch:
             self._request_again(known.ids, now_us)
         known.epoch = epoch
 

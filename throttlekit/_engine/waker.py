@@ -258,9 +258,7 @@ class Waker(Generic[_T]):
                     back += [before] if before is not None and before is not item else []
             elif answer.reason is not Reason.ALLOWED:
                 here.forget(id)
-            unknown = [(units[number], here.room.apply_wakes([wake], now_us)) for number, wake in answer.wakes]
-            for number, in_us in answer.looks:
-                here.room.look_in(units[number], in_us, now_us)
+            unknown = here.room.apply_answer(units, answer, now_us)
             here.changed.notify()
         if here.thread is None and (kept is not None or answer.looks):
             self.begin()

@@ -100,6 +100,16 @@ def test_a_process_looks_at_the_waitlists_of_its_jobs(rate: str, owners: int, se
     assert room.next_us() == first + seconds * 1e6
 
 
+def test_looks_use_the_rate_of_the_last_request() -> None:
+    """Jobs wait at 1/minute, and then the limit is raised. A request at the new rate changes looks, even if granted."""
+    room, faster = Room[str](), StoreClaim(UNIT.bucket, TokenBucket("partner", "100/s", burst=1).bind(1))
+    for id in ("one", "two"):
+        room.hold(id, id, UNIT, "e", 0)
+    answer = Answer(Reason.ALLOWED, 0, 0, 0, (Use(0, 0),), looks=((0, 10_000),))
+    assert room.apply_answer([faster], answer, 0) == []
+    assert room.due(10_000) == [(faster, ("one", "two"))]
+
+
 def test_the_first_job_of_each_waitlist_requests_after_a_rule_change() -> None:
     """
     After a rule change the first job requests, because a poll uses the declared limit: only a request shows the store
