@@ -130,7 +130,14 @@ class Fleet:
     """Several commands at once."""
 
     def __init__(self, commands: Iterable[Sequence[str]], environment: Mapping[str, str]) -> None:
-        self.commands = [Command(command, environment) for command in commands]
+        self.commands: list[Command] = []
+        self._environment = environment
+        for command in commands:
+            self.add(command)
+
+    def add(self, command: Sequence[str]) -> None:
+        """Start another command."""
+        self.commands.append(Command(command, self._environment))
 
     @property
     def running(self) -> bool:

@@ -15,6 +15,7 @@ from support.rq.workers import Fleet, rq_waker, rq_worker
 from support.servers.flood import Servers, batches
 from support.waiting import wait_until
 from throttlekit_rq import ThrottledQueue
+from throttlekit_rq._waker import read_announcement
 
 __all__ = ["OURS", "OURS_SIMPLE", "STOCK", "RqFlood", "RqFlooding"]
 
@@ -114,10 +115,15 @@ class RqFlooding(Flooding):
 
     def workers(self) -> Fleet:
         options = ["-c", _SETTINGS]
-        commands = [rq_worker(self.url, self.queue, kind=kind, options=options) for kind in self.flood.kinds]
-        return Fleet(
-            [*commands, *([rq_waker(self.url, store=self._store)] if self.flood.wakes else [])], self._environment
+        fleet = Fleet(
+            [rq_waker(self.url, self.queue, store=self._store)] if self.flood.wakes else [], self._environment
         )
+        if self.flood.wakes:  # a job that is denied before the waker is announced waits in RQ's scheduler
+            with redis.Redis.from_url(self.url) as client:
+                wait_until(lambda: read_announcement(client, self.queue), description="the waker is announced")
+        for kind in self.flood.kinds:
+            fleet.add(rq_worker(self.url, self.queue, kind=kind, options=options))
+        return fleet
 
     def extra(self, kind: str) -> Fleet:
         """Start another worker, and return it when it is ready."""
