@@ -8,13 +8,15 @@ import pytest
 
 from support.flood.figures import (
     bursts_beyond_us,
+    figures,
     full_from,
     inversions,
     lateness,
     most_within,
     unexplained_charges,
 )
-from support.flood.run import Grant
+from support.flood.limits import FloodLimit
+from support.flood.run import Flood, FloodRecord, Grant, Start
 from throttlekit._core.algorithms.gcra import GcraAlgorithm, Tat
 
 
@@ -51,6 +53,22 @@ def test_most_within_excludes_a_start_one_window_later() -> None:
 def test_inversions_are_a_share_of_all_pairs(order: list[int], share: float) -> None:
     """0 means first in, first out; 1 means last in, first out."""
     assert inversions(order) == pytest.approx(share)
+
+
+def test_order_is_that_of_jobs_with_the_same_limits() -> None:
+    """Jobs of an account that has units pass those of another account, and the worst account counts."""
+    flood = Flood(limits=(FloodLimit("account", "10/s", 1, "{account}"),), jobs=6, account_of=lambda job: str(job % 2))
+
+    def inverted(*begun: int) -> float:
+        starts = [Start(at_us, str(job), 0) for at_us, job in enumerate(begun)]
+        ends = [start.job for start in starts]
+        record = FloodRecord(
+            flood=flood, starts=starts, ends=ends, grants=[], counts={}, broker_commands=None, left=0, log=""
+        )
+        return figures(record).inverted
+
+    assert inverted(1, 3, 5, 0, 2, 4) == 0
+    assert inverted(0, 2, 4, 1, 5, 3) == pytest.approx(1 / 3)
 
 
 def test_charge_without_a_grant_is_found() -> None:

@@ -43,7 +43,8 @@ class Figures:
         lost: Jobs whose body has not ended; of those, `left` messages are still in the broker.
         deliveries: Deliveries to workers per done job; operations: enqueue, ack and nack.
         commands: Commands of the broker's Redis per done job, including polling. None: the broker is no Redis.
-        inverted: The share of pairs of jobs that started in the wrong order.
+        inverted: The share of pairs of jobs with the same limits that started in the wrong order; of several accounts,
+            the worst. Jobs of one account pass those of another whose own limit has no unit.
     """
 
     done: int
@@ -99,7 +100,7 @@ def figures(result: FloodRecord) -> Figures:
         operations=result.counts.get("operations", 0) / jobs,
         commands=None if result.broker_commands is None else result.broker_commands / jobs,
         cpu_ms=1000 * result.counts.get("cpu", 0) / jobs,
-        inverted=inversions([int(job) for job in begun if job.isdigit()]),
+        inverted=_inverted(flood, begun),
         unexplained_charges=unexplained_charges(result.grants) if result.grants else None,
     )
 
@@ -146,6 +147,13 @@ def inversions(order: Sequence[int]) -> float:
 
     pairs = len(order) * (len(order) - 1) / 2
     return count(list(order))[1] / pairs if pairs else 0.0
+
+
+def _inverted(flood: Flood, begun: Sequence[str]) -> float:
+    of_account: defaultdict[str, list[int]] = defaultdict(list)
+    for job in map(int, filter(str.isdigit, begun)):
+        of_account[flood.account_of(job)].append(job)
+    return max(map(inversions, of_account.values()), default=0.0)
 
 
 def lateness(order: Sequence[int]) -> tuple[float, int]:

@@ -29,7 +29,7 @@ bound: worst excess over `burst + window / interval` in any window, by the grant
   and by the bodies' starts, whose excess is the jitter between a grant and its body.
 in 1 s: most starts within one second, and how many the limit itself promises at most.
 deliveries: messages handed to a worker per job done, the first included.
-order: share of pairs of jobs that started in the wrong order; 50 % is chance.
+order: share of pairs of jobs with the same limits that started in the wrong order; 50 % is chance.
 twice: bodies begun beyond one a job. lost: neither done nor left in the broker.
 """
 
