@@ -93,6 +93,7 @@ bench: $(VENV)/made-bench
 	$(BIN)/python tests/benchmarks/waitlist_cost.py
 	$(BIN)/python tests/benchmarks/charts.py
 	$(BIN)/python tests/benchmarks/stalls.py --write docs/guarantees.md
+	$(BIN)/python tests/benchmarks/store_costs.py --into docs/store.md
 
 # The site, in site/. Warnings are errors. (The variable silences an advertisement of the theme's.)
 docs: $(VENV)/made-docs
