@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -252,9 +251,7 @@ class AsyncLimiter:
     async def __aenter__(self) -> AsyncLimiter:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def _put(self, attempt: Attempt) -> _Question:

@@ -18,7 +18,14 @@ from typing import Any
 
 from throttlekit.fleet.browse import Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
-from throttlekit.fleet.definitions import has_keys, has_share, share_of_minute, why_ignored, without_replaced
+from throttlekit.fleet.definitions import (
+    has_keys,
+    has_share,
+    is_of_another_tier,
+    share_of_minute,
+    why_ignored,
+    without_replaced,
+)
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.last_minute import Minute
 from throttlekit.fleet.list_now import SlowNow
@@ -301,7 +308,7 @@ def limit_state(
     """
     limit, keyed, minute = known.limit, has_keys(known), known.minute
     clear = show_keys or limit.show_key
-    own = [rule for rule in rules if rule.is_for(limit.name) and _is_of_tier(rule, known)]
+    own = [rule for rule in rules if rule.is_for(limit.name) and not is_of_another_tier(rule, known)]
     shown = tuple(rule_state(rule, now, clear=clear) for rule in own)
     rows = tuple(
         sorted((key_state(key, show_keys=show_keys) for key in keys), key=lambda row: (ORDERS[order](row), row.key))
@@ -475,11 +482,6 @@ def _slow_down(slowed: SlowNow | None) -> Slowed | None:
     if slowed is None:
         return None
     return Slowed(units_per_second=slowed.rate, by=slowed.by, ends_in_seconds=slowed.ends, text=format_slowed(slowed))
-
-
-def _is_of_tier(rule: Rule, known: Known) -> bool:
-    """Return whether *rule* applies to the tier of *known*. The rate of another tier does not."""
-    return rule.what != "set" or None in (rule.part, known.limit.of_tier) or rule.part == known.limit.of_tier
 
 
 def _warnings(known: Known, definitions: Iterable[Known], rules: Sequence[tuple[Rule, RuleState]]) -> Iterator[str]:

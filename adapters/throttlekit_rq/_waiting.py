@@ -121,7 +121,7 @@ def deny(
     arguments = [
         job.id,
         "" if at_end else round(outcome.delay * 1_000_000),
-        Record(record.front).write(created_at(job)),
+        record.write(created_at(job)),
         "0" if pipeline is None else "1",
         "" if record.expires_ms is None else record.expires_ms,
         "1" if by_ticks else "0",

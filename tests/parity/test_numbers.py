@@ -11,7 +11,7 @@ from parity.waits import NOW_US, BothStores
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.algorithms.sliding_window import Counts
 from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
-from throttlekit._core.late import PLAIN_OWNER
+from throttlekit._core.late import late_owner
 from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, StoreClaim
 from throttlekit.stores.redis import RedisStore
@@ -245,7 +245,7 @@ def test_both_stores_use_their_clocks_in_the_same_way(
     shared = RedisStore(redis_url, timeout=5)
     waits: list[list[float]] = []
     for store in (MemoryStore(), shared):
-        requesters = [Requester(Caller.JOB, str(number), PLAIN_OWNER) for number in range(limit.capacity + 2)]
+        requesters = [Requester(Caller.JOB, str(number), late_owner(0.05)) for number in range(limit.capacity + 2)]
         answers = [store.decide([claim], requester) for requester in requesters]
         assert [each.reason.value for each in answers] == ["allowed"] * limit.capacity + ["exhausted"] * 2
         times = [(each.now_us, each.retry_us, *(use.full_us for use in each.uses if use)) for each in answers]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-__all__ = ["EARLY_US", "LATE_EARLY_US", "PLAIN_OWNER", "early_us", "late_owner", "lateness_us"]
+__all__ = ["EARLY_US", "LATE_EARLY_US", "early_us", "late_owner", "lateness_us"]
 
 EARLY_US = 5_000
 """
@@ -36,10 +36,6 @@ used, with 6.5 requests per job; with it, 1.00 and 2.0.
 def late_owner(seconds: float) -> str:
     """Return the owner of jobs that their framework returns after a delay, at most *seconds* late."""
     return f"~{max(1, round(seconds * 1000))}"
-
-
-PLAIN_OWNER = late_owner(0.05)
-"""The owner of jobs whose adapter does not specify how late they return."""
 
 
 def lateness_us(owner: str) -> int:

@@ -32,7 +32,6 @@ from throttlekit._core.algorithm import Algorithm
 
 __all__ = [
     "FURTHEST_US",
-    "LONGEST_REPORTED_US",
     "LONGEST_SPAN_US",
     "ONE",
     "TOLERANCE_US",
@@ -55,7 +54,7 @@ ONE = 1_000_000
 TOLERANCE_US = 250_000
 """The burst of the pace, as time at its rate: a job that is a little late then loses no unit."""
 
-LONGEST_SPAN_US, LONGEST_REPORTED_US = 86_400_000_000, 31 * 86_400_000_000
+LONGEST_SPAN_US = 86_400_000_000
 FURTHEST_US = 3_155_760_000_000_000
 
 _BETA_PART = 5  # 1 / (1 - β)
@@ -80,7 +79,7 @@ class Refusal(NamedTuple):
 
 class Remaining(NamedTuple):
     """
-    A report of the partner: *remaining* units are left until the reset in *reset_us*, at most `LONGEST_REPORTED_US`,
+    A report of the partner: *remaining* units are left until the reset in *reset_us*, at most 31 days,
     from now.
     """
 

@@ -108,7 +108,7 @@ def limits_by_unit(
         "output tokens": output_tokens,
     }
     for each in named.values():
-        if each is not None and (not isinstance(each, Limit) or isinstance(each, Concurrency)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if each is not None and (not isinstance(each, Limit) or isinstance(each, Concurrency)):
             raise ConfigurationError(f"apply_response takes a limit that has a rate, not {safe_repr(each)}")
     return {unit: each for unit, each in named.items() if each is not None}
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from throttlekit._core.algorithms.concurrency import Concurrency
@@ -123,17 +122,13 @@ class Hold:
         self.refuse_in_loop("write `async with limiter.hold(…)`, or `async def` for a function with @limiter.limited")
         return self._begin(self.wait_for_grant())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end().release()
 
     async def __aenter__(self) -> Running:
         return self._begin(await self.wait_for_grant_async())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._limiter.threads.run_to_end(self._end().release)
 
     def refuse_slots(self) -> None:

@@ -64,12 +64,8 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
         raise ConfigurationError(f"plugins= takes a list, not {type(plugins).__name__}: {_GIVE_A_LIST}")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    manager.register(BuiltInStores())
-    manager.register(DeferralLog())
-    manager.register(UnchargedLog())
-    manager.register(SlotLostLog())
-    manager.register(ShadowLog())
-    manager.register(RateLimitLog())
+    for built_in in (BuiltInStores, DeferralLog, UnchargedLog, SlotLostLog, ShadowLog, RateLimitLog):
+        manager.register(built_in())
     try:
         manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         for plugin in plugins:
@@ -149,7 +145,7 @@ def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: p
     """
     if stores is None:
         return store
-    if not isinstance(stores, Mapping) or not all(isinstance(each, str) and each for each in stores):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(stores, Mapping) or not all(isinstance(each, str) and each for each in stores):
         raise ConfigurationError('stores= takes a store for each name or group of limits: {"llm-*": "redis://…"}')
     from throttlekit.stores.grouped import grouped  # few limiters need it, and its imports are slow
 
@@ -255,10 +251,10 @@ class DeferralLog:
 
 
 class UnchargedLog:
-    """Logs a warning, once per limit per *every* seconds, that jobs run uncharged while the store does not answer."""
+    """Logs a warning, once per limit per 30 seconds, that jobs run uncharged while the store does not answer."""
 
-    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._failures = CountedEvery(every, clock)
+    def __init__(self) -> None:
+        self._failures = CountedEvery()
 
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
@@ -286,10 +282,10 @@ class SlotLostLog:
 
 
 class ShadowLog:
-    """Logs at INFO, once per limit per *every* seconds, how many jobs a limit in shadow mode would have denied."""
+    """Logs at INFO, once per limit per 30 seconds, how many jobs a limit in shadow mode would have denied."""
 
-    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._deferrals = CountedEvery(every, clock)
+    def __init__(self) -> None:
+        self._deferrals = CountedEvery()
 
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
@@ -300,12 +296,12 @@ class ShadowLog:
 
 class RateLimitLog:
     """
-    Logs a warning for a 429 that pauses a limit, at most once per limit per *every* seconds, with the number of the
+    Logs a warning for a 429 that pauses a limit, at most once per limit per second, with the number of the
     other 429s, because a partner may respond 429 continuously.
     """
 
-    def __init__(self, every: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._received = CountedEvery(every, clock)
+    def __init__(self) -> None:
+        self._received = CountedEvery(1.0)
 
     @hookimpl
     def throttlekit_rate_limited(self, event: RateLimitReceived) -> None:

@@ -81,12 +81,11 @@ class Prefetcher:
 
     Args:
         below: Decides claims without prefetched units.
-        clock_us: For tests: returns the time in microseconds.
     """
 
-    def __init__(self, below: Layer, *, clock_us: Callable[[], int] | None = None) -> None:
+    def __init__(self, below: Layer) -> None:
         self._below = below
-        self._clock_us = clock_us or _clock_us()
+        self._clock_us = _clock_us()
         self._held = _Held()
         renew_lock_after_fork(self, "_held", _Held)
 

@@ -50,7 +50,7 @@ class RateLimited(ThrottleError):
                 f"retry_after must be a number of seconds from 0 to 366 days, or a timedelta, not {retry_after!r}; "
                 "for a response, write RateLimited.from_response(response)"
             )
-        if limit is not None and not isinstance(limit, (Limit, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if limit is not None and not isinstance(limit, (Limit, str)):
             raise ConfigurationError(f"limit must be a limit of the job, or its name, not {limit!r}")
         super().__init__(seconds)  # some frameworks rebuild the error from these arguments
         self.retry_after = float(seconds)

@@ -41,13 +41,13 @@ class LimitRegistry:
         limits, job = call.limits, call.job
         if not limits:
             raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
-        if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if job is not None and not isinstance(job, Job):
             raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
         if job is not None and type(job.id) is not str:
             make_id_text(job)
         owned = True
         for limit in limits:
-            known = self._limits.get(limit.name) if isinstance(limit, Limit) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+            known = self._limits.get(limit.name) if isinstance(limit, Limit) else None
             if known is None or known() is not limit or not known.owner:
                 self.add(limit, owner=False)
                 owned = False
@@ -67,7 +67,7 @@ class LimitRegistry:
         Raises:
             ConfigurationError: *limit* is not a limit, or its name has another definition.
         """
-        if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(limit, Limit):
             raise _not_a_limit(limit)
         if limit.is_derived:
             return

@@ -159,7 +159,7 @@ class Running:
         Raises:
             ConfigurationError: As for `Limiter.settle`.
         """
-        if isinstance(actual, bool) or not isinstance(actual, int) or actual < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(actual, bool) or not isinstance(actual, int) or actual < 0:
             raise ConfigurationError(
                 f"settle takes the units that the job used, a whole number, not {safe_repr(actual)}"
             )
@@ -260,7 +260,7 @@ def check_held(limit: Limit) -> None:
     Raises:
         ConfigurationError: Workflows do not hold the slots of *limit*.
     """
-    if not isinstance(limit, Limit) or limit.held_by is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(limit, Limit) or limit.held_by is None:
         raise ConfigurationError(
             f"{safe_repr(limit)} has no held_by=: each of its slots is released when the body that holds it has ended"
         )

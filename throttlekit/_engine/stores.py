@@ -33,18 +33,14 @@ class StoreCalendar:
 
     A request has the offsets of 200 days before and after that time, so one answer of the store is exact enough for the
     lifetime of the process. Before the first request that needs the time, the process peeks once.
-
-    Args:
-        clock_us: For tests: returns this process's own time in microseconds, from a clock that is never set.
     """
 
-    def __init__(self, *, clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000) -> None:
-        self._clock_us = clock_us
+    def __init__(self) -> None:
         self._ahead_us: int | None = None
 
     def set(self, store_us: int) -> None:
         """Record that the time of the store's clock was *store_us* a moment ago."""
-        self._ahead_us = store_us - self._clock_us()
+        self._ahead_us = store_us - time.monotonic_ns() // 1000
 
     def note_answer(self, attempt: Attempt, answer: Answer | Exception) -> None:
         """Record the time of the store's *answer* to *attempt*, if the attempt needs it."""
@@ -61,7 +57,7 @@ class StoreCalendar:
         if self._ahead_us is None:
             self.set(store.decide(claims, Requester(Caller.PEEK)).now_us)
             return self.now_us(store, claims)
-        return self._clock_us() + self._ahead_us
+        return time.monotonic_ns() // 1000 + self._ahead_us
 
     def correct_offsets(self, attempt: Attempt, store: Store) -> Attempt:
         """
@@ -258,8 +254,6 @@ class SharedLayer:
 
     def decide(self, attempt: Attempt) -> Answer:
         stores = self._stores
-        if not needs_calendar(attempt):
-            return stores.decide(attempt.request)
         answer = stores.decide(stores.calendar.correct_offsets(attempt, stores.shared).request)
         stores.calendar.note_answer(attempt, answer)
         return answer

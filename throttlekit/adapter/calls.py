@@ -74,7 +74,7 @@ class Calls:
             raise ConfigurationError("a client needs at least one limit: name one")
         tokens = self.tokens
         for each in (*self.limits, tokens["tokens"], tokens["input_tokens"], tokens["output_tokens"]):
-            if each is not None and not isinstance(each, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if each is not None and not isinstance(each, Limit):
                 raise ConfigurationError(f"a client takes limits, not {each!r}")
             if isinstance(each, Concurrency):
                 raise ConfigurationError(

@@ -21,6 +21,7 @@ __all__ = [
     "definitions_of",
     "has_keys",
     "has_share",
+    "is_of_another_tier",
     "is_steady",
     "names_of",
     "per_minute",
@@ -106,7 +107,7 @@ def check_rule(store: FleetStore, rule: Rule) -> None:
         StoreUnavailable: The store did not answer.
     """
     matching = [
-        each for each in definitions_of(store) if rule.is_for(each.limit.name) and not _is_of_another_tier(rule, each)
+        each for each in definitions_of(store) if rule.is_for(each.limit.name) and not is_of_another_tier(rule, each)
     ]
     reasons = [why_ignored(rule, each) for each in matching]
     if reasons and None not in reasons:
@@ -121,7 +122,7 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
             return f"limit {limit.name!r} has no tiers"
         if limit.of_tier is not None and rule.part is None:
             return f"limit {limit.name!r} has tiers, and the change names none: name one, like {limit.of_tier!r}"
-        if _is_of_another_tier(rule, known):
+        if is_of_another_tier(rule, known):
             return None
         try:
             change_rate(limit, rule.rate, rule.burst).check_cost(known.fixed_cost)
@@ -151,7 +152,8 @@ def per_minute(limit: Limit) -> float:
     return limit.amount * 60_000_000 / limit.period_us if limit.period_us else 0.0
 
 
-def _is_of_another_tier(rule: Rule, known: Known) -> bool:
+def is_of_another_tier(rule: Rule, known: Known) -> bool:
+    """Return whether *rule* sets the rate of another tier than that of *known*."""
     return rule.what == "set" and rule.part is not None and known.limit.of_tier not in (None, rule.part)
 
 

@@ -9,13 +9,13 @@ Rule 3: a limit uses 69 kB, and at most 200 limits have a history. fleet_room.lu
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import throttlekit_lua
 from throttlekit._core.storage_keys import fleet_name
+from throttlekit.fleet.rules import as_text
 from throttlekit.stores.base import SupportsCommands
 
 __all__ = ["CHANGED", "HISTORIES", "RANGES", "Bar", "Moment", "Range", "bars_of", "history_name", "report_history"]
@@ -139,7 +139,7 @@ def _report(added: Mapping[str, Moment], by_reader: bool) -> tuple[str | int, ..
         for e in added.values()
     ]
     names = (*HISTORIES, *map(history_name, added))
-    return ("EVAL", _SCRIPT, len(names), *names, json.dumps(rows, separators=(",", ":")), "0" if by_reader else "1")
+    return ("EVAL", _SCRIPT, len(names), *names, as_text(rows), "0" if by_reader else "1")
 
 
 def bars_of(store: SupportsCommands, ids: Sequence[str], now: float, of: Range) -> dict[str, list[Bar]]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from throttlekit._core.slowdown import Pause, Slowdown, pace_of
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.waitlist import DEAF, State
+from throttlekit.stores.wire import PLACE, STATES
 
 __all__ = [
     "Entry",
@@ -23,9 +24,7 @@ __all__ = [
 
 _SAMPLE = 20
 """The number of jobs of a list that are read to estimate its costs and waits."""
-_PLACE, _INSTANT = 30, 16
 _FIELDS = 11
-_STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
 
 
 class SlowNow(NamedTuple):
@@ -126,7 +125,7 @@ def entry_from(text: bytes | None) -> Entry | None:
     fields = (text or b"").split(b" ", _FIELDS - 1)
     try:
         state, owner, _, cost, _, _, _, since_us, denials, *_ = fields
-        return Entry(_STATES[state], owner.decode("utf-8", "replace"), int(cost), int(since_us) / 1e6, int(denials))
+        return Entry(STATES[state], owner.decode("utf-8", "replace"), int(cost), int(since_us) / 1e6, int(denials))
     except (KeyError, ValueError):
         return None
 
@@ -134,7 +133,7 @@ def entry_from(text: bytes | None) -> Entry | None:
 def _id_of(member: bytes) -> bytes | None:
     """Return the job id in a member of the order, or None if it has none."""
     if member[:1] == b"h":
-        return member[1 + _PLACE :].partition(b"|")[2]
+        return member[1 + PLACE :].partition(b"|")[2]
     if member[:1] in (b"o", b"w"):
         return member.split(b"|", 2)[2]
     return None

@@ -49,15 +49,15 @@ class RuleFollower:
         patterns: The rules whose name is a pattern.
     """
 
-    def __init__(self, store: StoreAccess, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: StoreAccess) -> None:
         self._store = store
-        self._clock = clock
+        self._clock = time.monotonic
         self._lock = threading.Lock()  # one read at a time, so that an older reply does not replace a newer one
         renew_lock_after_fork(self, "_lock")
         self._kept: list[tuple[bytes, bytes]] = []
         self._known: list[Rule] = []
         self._ahead_us = 0
-        self._kept_at = clock()
+        self._kept_at = self._clock()
         self._foreign_log, self._unread_log = Every(), Every()
         self._failures = 0
         self.rules: dict[str, Rules] = {}

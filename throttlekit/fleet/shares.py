@@ -11,13 +11,13 @@ Rule 3: at most 50 limits have such a history. A limit without shares has none.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import throttlekit_lua
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.fleet.history import Bar, Range
+from throttlekit.fleet.rules import as_text
 from throttlekit.stores.base import SupportsCommands
 
 __all__ = ["SHARES", "SharedStep", "Taken", "largest", "report_shares", "shared_steps", "shares_name", "sum_of"]
@@ -70,7 +70,7 @@ def report_shares(added: Mapping[str, Taken]) -> list[tuple[str | int, ...]]:
 def _report(added: Mapping[str, Taken]) -> tuple[str | int, ...]:
     rows = [[each.others, list(each.units.items())] for each in added.values()]
     names = (SHARES, *map(shares_name, added))
-    return ("EVAL", _SCRIPT, len(names), *names, json.dumps(rows, separators=(",", ":")))
+    return ("EVAL", _SCRIPT, len(names), *names, as_text(rows))
 
 
 def shared_steps(store: SupportsCommands, id: str, bars: Sequence[Bar], of: Range) -> list[SharedStep]:

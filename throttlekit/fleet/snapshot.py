@@ -150,7 +150,6 @@ class Fleet:
         rules: The rules of live control that are in force.
         partner_429s: The 429s of the last 15 minutes; see `counts_429`.
         steps: The steps of each limit, by its id; see `recent_steps`.
-        took: The time that it took to read the snapshot.
     """
 
     now: float
@@ -158,7 +157,6 @@ class Fleet:
     limits: tuple[Known, ...]
     keys: tuple[Key, ...]
     rules: tuple[Rule, ...]
-    took: float
     partner_429s: Mapping[str, Mapping[int, int]]
     steps: Mapping[str, tuple[Step, ...]]
 
@@ -180,7 +178,6 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     Raises:
         StoreUnavailable: The store did not answer.
     """
-    began = time.perf_counter()
     clock, processes, definitions, ruled, partner_429s = store.commands(
         [
             TIME,
@@ -203,8 +200,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     alive = [_process(text_of(each)) for each, alive_s in pairs(processes) if float(alive_s) >= now - _PROCESS_ALIVE_S]
     living = {each.name: each for each in alive}  # one entry for a process with several limiters
     rules = _rules_in_force(pairs(ruled), round(now * 1_000_000))
-    took, by_limit = time.perf_counter() - began, counts_429(pairs(partner_429s), now)
-    return Fleet(now, tuple(living.values()), tuple(limits.values()), keys, rules, took, by_limit, steps)
+    by_limit = counts_429(pairs(partner_429s), now)
+    return Fleet(now, tuple(living.values()), tuple(limits.values()), keys, rules, by_limit, steps)
 
 
 def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:

@@ -9,7 +9,6 @@ tenants with the most units and the longest waits, and other tenants may be miss
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import throttlekit_lua
 from throttlekit._core.claim import UNIT
 from throttlekit._core.storage_keys import fleet_name, limit_id
 from throttlekit._engine.claims import Claim
+from throttlekit.fleet.rules import as_text
 from throttlekit.fleet.shares import Taken, largest
 
 __all__ = ["TENANTS", "TenantCounts", "report_tenants"]
@@ -97,4 +97,4 @@ def _named_units(tenants: list[tuple[str, _Seen]], others: int) -> Taken:
 
 def report_tenants(rows: Sequence[Sequence[Any]]) -> tuple[str | int, ...]:
     """Return the command that reports *rows*, which `TenantCounts.take` returned."""
-    return ("EVAL", _REPORT, len(TENANTS), *TENANTS, json.dumps(rows, separators=(",", ":"), ensure_ascii=True))
+    return ("EVAL", _REPORT, len(TENANTS), *TENANTS, as_text(rows))

@@ -204,7 +204,7 @@ class CountingPlugin(ABC):
     """
 
     def __init__(self, max_limits: int) -> None:
-        if isinstance(max_limits, bool) or not isinstance(max_limits, int) or max_limits < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(max_limits, bool) or not isinstance(max_limits, int) or max_limits < 1:
             raise ConfigurationError(f"max_limits= must be a whole number of at least 1, not {max_limits!r}")
         self._max_limits = max_limits
         self.export_at_once = False

@@ -39,7 +39,6 @@ class _ServerOfClient(RedisStore):
     """A store on the server of *client*, or on the master that its Sentinels name."""
 
     def __init__(self, client: Any) -> None:
-        self._options = connection_options(_TIMEOUT)
         pool = client.connection_pool
         if not hasattr(pool, "sentinel_manager"):
             self._connect_with(_client_like(pool))

@@ -20,6 +20,8 @@ from throttlekit._core.waitlist import Place, State, Wake
 from throttlekit.stores.base import Slowing
 
 __all__ = [
+    "PLACE",
+    "STATES",
     "Script",
     "UnusableReply",
     "answer_of",
@@ -42,9 +44,10 @@ __all__ = [
 _CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.FULL, Reason.PAUSED)
 """Reasons by the numbers that decide.lua returns."""
-_PLACE = 30
+PLACE = 30
+"""The length of a place in the texts of the scripts."""
 _ENDS = [name.encode() for name in wait_names("")]
-_STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
+STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
 
 
 class UnusableReply(ValueError):
@@ -226,7 +229,7 @@ def where_of(reply: Any) -> list[Where]:
     """
     try:
         rows = [row.split(b" ") for row in reply]
-        return [Where(int(claim), _STATES[state], *map(int, numbers)) for claim, state, *numbers in rows]
+        return [Where(int(claim), STATES[state], *map(int, numbers)) for claim, state, *numbers in rows]
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 
@@ -290,7 +293,7 @@ def _position(word: bytes) -> Position | None:
 
 
 def _place(text: str) -> Place:
-    if len(text) != _PLACE:
+    if len(text) != PLACE:
         raise ValueError("not a place")
     return Place(int(text[:2]), int(text[2:18]), int(text[18:]))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -12,7 +11,7 @@ from celery.app.utils import find_app  # type: ignore[import-untyped]
 from throttlekit.adapter import misspelt
 from throttlekit_celery._install import admission_of
 from throttlekit_celery._options import DECLARED
-from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 
@@ -22,10 +21,7 @@ _MIN_VISIBILITY_S = 60.0
 _ENDS_WORKERS = (5, 7)
 """The first version of kombu with which a lost connection to Redis ends a worker."""
 
-_ok = partial(Finding, "ok", "celery")
-_note = partial(Finding, "note", "celery")
-_warning = partial(Finding, "warning", "celery")
-_fault = partial(Finding, "fault", "celery")
+_ok, _note, _warning, _fault = findings_about("celery")
 
 
 def examine(where: str, url: str | None) -> Iterator[Finding]:

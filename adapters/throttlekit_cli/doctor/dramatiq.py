@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import dramatiq
 from dramatiq.middleware import AgeLimit, CurrentMessage, ShutdownNotifications, TimeLimit
 
 from throttlekit.stores.redis_server import address_of
-from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_dramatiq import Throttle
@@ -18,9 +17,7 @@ from throttlekit_dramatiq import Throttle
 __all__ = ["examine"]
 
 _AFTER_THROTTLE = (TimeLimit, ShutdownNotifications, CurrentMessage)
-_ok = partial(Finding, "ok", "dramatiq")
-_warning = partial(Finding, "warning", "dramatiq")
-_fault = partial(Finding, "fault", "dramatiq")
+_ok, _, _warning, _fault = findings_about("dramatiq")
 
 
 def examine(where: str, url: str | None) -> Iterator[Finding]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Finding", "Grade", "exit_code", "print_findings"]
+__all__ = ["Finding", "Grade", "exit_code", "findings_about", "print_findings"]
 
 Grade = Literal["ok", "note", "warning", "fault"]
 _MARKS = {"ok": ("✓", "green"), "note": ("·", "dim"), "warning": ("!", "yellow"), "fault": ("✗", "bold red")}
@@ -34,6 +35,11 @@ class Finding:
     about: str
     what: str
     remedy: str = ""
+
+
+def findings_about(about: str) -> list[Callable[..., Finding]]:
+    """Return four functions that make findings: "ok", notes, warnings and faults. Each takes `what` and `remedy`."""
+    return [partial(Finding, grade, about) for grade in get_args(Grade)]
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:

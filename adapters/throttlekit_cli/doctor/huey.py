@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from throttlekit import Limiter
 from throttlekit.stores.redis_server import address_of
-from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_huey._install import limiter_of
@@ -18,10 +17,7 @@ from throttlekit_huey._schedule import PREFIX, TAKEOVER_AFTER_S
 __all__ = ["examine"]
 
 _MAX_OVERDUE_S = 5.0
-_ok = partial(Finding, "ok", "huey")
-_note = partial(Finding, "note", "huey")
-_warning = partial(Finding, "warning", "huey")
-_fault = partial(Finding, "fault", "huey")
+_ok, _note, _warning, _fault = findings_about("huey")
 
 
 def examine(where: str, url: str | None) -> Iterator[Finding]:

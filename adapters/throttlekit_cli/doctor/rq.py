@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import redis
@@ -12,7 +11,7 @@ from rq import Queue, Worker
 
 from throttlekit import ConfigurationError, StoreUnavailable
 from throttlekit.fleet.definitions import definitions_of
-from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import ExaminationError
 from throttlekit_cli.doctor.same_store import examine_counts_of_rq
 from throttlekit_cli.store import open_store
@@ -22,10 +21,7 @@ from throttlekit_rq._wire import LATE_IMPORT, logged_key
 __all__ = ["examine"]
 
 _MAX_OVERDUE_S = 5.0
-_ok = partial(Finding, "ok", "rq")
-_note = partial(Finding, "note", "rq")
-_warning = partial(Finding, "warning", "rq")
-_fault = partial(Finding, "fault", "rq")
+_ok, _note, _warning, _fault = findings_about("rq")
 
 
 def examine(url: str, store_url: str | None) -> Iterator[Finding]:

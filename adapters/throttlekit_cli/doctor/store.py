@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import redis
@@ -16,7 +15,7 @@ from throttlekit._engine.plugins import BuiltInStores
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.errors import remedy_of
 from throttlekit.stores.redis import RedisStore
-from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import ExaminationError
 
 __all__ = ["examine_store"]
@@ -27,10 +26,7 @@ _MAX_CLOCK_DIFFERENCE_S = 1.0
 _MAX_SHARE = 0.8  # of memory and of connections
 _PINGS = 20
 _TEST_LIMIT = TokenBucket("throttlekit-doctor", "1000/s", burst=1000)
-_ok = partial(Finding, "ok", "store")
-_note = partial(Finding, "note", "store")
-_warning = partial(Finding, "warning", "store")
-_fault = partial(Finding, "fault", "store")
+_ok, _note, _warning, _fault = findings_about("store")
 
 
 def examine_store(url: str) -> Iterator[Finding]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from throttlekit.stores.redis_server import address_of
-from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_taskiq import Throttle
 
 __all__ = ["examine"]
-_ok = partial(Finding, "ok", "taskiq")
-_warning = partial(Finding, "warning", "taskiq")
-_fault = partial(Finding, "fault", "taskiq")
+_ok, _, _warning, _fault = findings_about("taskiq")
 
 
 def examine(where: str, url: str | None) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ import os
 import select
 import sys
 import time
-from types import TracebackType
 from typing import Any
 
 try:
@@ -42,9 +41,7 @@ class Keyboard:
             tty.setcbreak(self._terminal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._terminal is not None:
             termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
 

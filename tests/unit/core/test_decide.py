@@ -12,7 +12,7 @@ from throttlekit import Concurrency, FixedWindow, LeakyBucket, Share, SlidingLog
 from throttlekit._core.answer import Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.decide import LEAD_US
-from throttlekit._core.late import EARLY_US, PLAIN_OWNER, late_owner
+from throttlekit._core.late import EARLY_US, late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.change import change_rate
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
@@ -637,7 +637,7 @@ def test_a_raised_rate_spreads_callers_again(lists: Lists) -> None:
         assert lists.decide("", fast, caller=Caller.WITHOUT_JOB).retry_us <= lists.now + 10 * MS
 
 
-@pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])
+@pytest.mark.parametrize("owner", [late_owner(0.05), late_owner(2.1)])
 def test_jobs_redelivered_after_a_delay_count_until_they_are_overdue(lists: Lists, owner: str) -> None:
     """
     Until they are overdue, jobs that their framework redelivers are granted before later jobs, and count for a full
@@ -656,7 +656,7 @@ def test_jobs_redelivered_after_a_delay_count_until_they_are_overdue(lists: List
     assert lists.decide("one", limit, owner=owner).reason is Reason.ALLOWED
 
 
-@pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])
+@pytest.mark.parametrize("owner", [late_owner(0.05), late_owner(2.1)])
 def test_a_denial_has_the_number_of_jobs_ahead(lists: Lists, owner: str) -> None:
     """A denial has the number of jobs ahead, also if the job would be woken sooner than its framework redelivers it."""
     limit = TokenBucket("fleet", "10/s", burst=1)
@@ -701,12 +701,12 @@ def test_a_job_delayed_for_another_reason_keeps_its_position_and_blocks_no_other
 def test_lost_jobs_block_others_only_for_a_short_time(lists: Lists) -> None:
     """At burst 1 no unit can be reserved for lost jobs: they are skipped at the limit's pace, several per request."""
     for number in range(100):
-        lists.decide(f"lost{number}", owner=PLAIN_OWNER)
+        lists.decide(f"lost{number}", owner=late_owner(0.05))
     lists.now += 200 * SECOND
-    lists.decide("new", owner=PLAIN_OWNER)
+    lists.decide("new", owner=late_owner(0.05))
     lists.now += 200 * SECOND
     requests = 0
-    while lists.decide("new", owner=PLAIN_OWNER).reason is not Reason.ALLOWED:
+    while lists.decide("new", owner=late_owner(0.05)).reason is not Reason.ALLOWED:
         requests += 1
         lists.now += SECOND
     assert requests <= 8
@@ -716,10 +716,10 @@ def test_overdue_jobs_fill_no_queue(lists: Lists) -> None:
     """Jobs count for a full queue until they are overdue; then new jobs are no longer refused."""
     short = LeakyBucket("even", "1/s", queue=2)
     for job in ("one", "two", "three"):
-        lists.decide(job, short, owner=PLAIN_OWNER)
-    assert lists.decide("four", short, owner=PLAIN_OWNER).reason is Reason.FULL
+        lists.decide(job, short, owner=late_owner(0.05))
+    assert lists.decide("four", short, owner=late_owner(0.05)).reason is Reason.FULL
     for _ in range(4):
         lists.now += 2 * SECOND
         lists.store.wake([lists.claim(short)])
-    lists.decide("five", short, owner=PLAIN_OWNER)
-    assert lists.decide("six", short, owner=PLAIN_OWNER).reason is not Reason.FULL
+    lists.decide("five", short, owner=late_owner(0.05))
+    assert lists.decide("six", short, owner=late_owner(0.05)).reason is not Reason.FULL

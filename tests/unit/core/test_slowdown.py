@@ -14,7 +14,7 @@ from throttlekit import Adapt, Concurrency, ConfigurationError, FixedWindow, Lim
 from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
-from throttlekit._core.late import PLAIN_OWNER
+from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.change import change_rate
 from throttlekit._core.serialize import dump, load
@@ -287,7 +287,7 @@ def test_waiting_jobs_of_a_slow_limit_are_scheduled_by_its_recovery() -> None:
     for _ in range(12):
         downstream.refuse(floor=ONE // 100)
     slow = downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us).slow  # type: ignore[attr-defined]
-    requesters = [Requester(Caller.JOB, str(number), PLAIN_OWNER) for number in range(100)]
+    requesters = [Requester(Caller.JOB, str(number), late_owner(0.05)) for number in range(100)]
     retries_us = [downstream.store.decide([downstream.claim], each, downstream.now_us).retry_us for each in requesters]
     assert retries_us[-1] < slow.back_us + 15 * S
 

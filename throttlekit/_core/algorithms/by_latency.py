@@ -101,7 +101,7 @@ class ByLatency(SlotAdapt):
 
     @checks_spelling
     def __init__(self, floor: int, *, timeout: float | timedelta | None = None) -> None:
-        if isinstance(floor, bool) or not isinstance(floor, int) or not 1 <= floor <= _MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(floor, bool) or not isinstance(floor, int) or not 1 <= floor <= _MOST:
             raise ConfigurationError(f"the floor must be a whole number of slots, at least 1, not {safe_repr(floor)}")
         self._set(floor=floor, timeout=timeout, _timeout_us=within_a_day_us("timeout", timeout) or 0)
 

@@ -201,7 +201,7 @@ class Limit(PerJob, Value):
             raise unknown_option(type(self), next(iter(unknown)))
         if prefetch is not None or prefetch_for is not None:
             raise ConfigurationError(f"a {type(self).__name__} takes no prefetch=: that is for TokenBucket")
-        if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(name, str) or not name:
             raise ConfigurationError(f"a limit's name must be some text, not {safe_repr(name)}")
         if not is_encodable(name):
             raise ConfigurationError(f"a limit's name must be text that UTF-8 can encode, not {safe_repr(name)}")
@@ -262,7 +262,7 @@ class Limit(PerJob, Value):
 
     def _fill_tiers(self, rates: Mapping[str, Rate], options: Mapping[str, Any]) -> None:
         """Create a limit for each tier. A fixed cost is an error only if no tier can admit it."""
-        if not rates or not all(isinstance(name, str) and name for name in rates):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not rates or not all(isinstance(name, str) and name for name in rates):
             raise ConfigurationError('the rates of tiers must be named by some text, like {"free": "10/m"}')
         if self.tier is None:
             raise ConfigurationError("a rate for each tier needs tier=, the tier of a job")

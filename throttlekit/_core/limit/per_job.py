@@ -76,7 +76,7 @@ class PerJob:
         if job is None:
             raise ConfigurationError(f"limit {self.name!r} counts each {self.scope} apart: pass job=")
         part = job.queue if self.scope == "queue" else job.name
-        if not isinstance(part, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(part, str):
             raise ConfigurationError(
                 f"limit {self.name!r} counts each {self.scope} apart: the job's must be text, not {type(part).__name__}"
             )
