@@ -97,15 +97,15 @@ class Prefetcher:
         Raises:
             ConfigurationError: The key cannot be resolved.
         """
-        limits, job, key = call.limits, call.job, call.key
-        if len(limits) != 1 or call.cost is not None or call.peek:
+        limits, job, key, cost, delivery, peek = call
+        if len(limits) != 1 or cost is not None or peek:
             return None
         limit = limits[0]
         if type(limit) is not TokenBucket or limit.prefetch_quota is None:
             return None
         if job is not None and type(job) is not Job:
             return None
-        if call.waits is not None and call.waits.waker.waited_of(call.id).denials:
+        if delivery.waits is not None and delivery.waits.waker.waited_of(call.id).denials:
             return None
         alias: object = limit.name
         if key is not None:

@@ -69,16 +69,11 @@ class Threads:
 
 
 def in_running_loop() -> bool:
-    """Whether an event loop runs in this thread. Costs a microsecond, and does not import asyncio."""
-    # While another thread imports asyncio, no loop runs yet, and the function may be missing.
-    get_running_loop = getattr(sys.modules.get("asyncio.events"), "get_running_loop", None)
-    if get_running_loop is None:
-        return False
-    try:
-        get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    """Whether an event loop runs in this thread. Does not import asyncio."""
+    # While another thread imports asyncio, no loop runs yet, and the function may be missing. `get_running_loop` raises
+    # an error if no loop runs, which takes longer.
+    running_loop = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
+    return running_loop is not None and running_loop() is not None
 
 
 def warn_in_loop(verb: str) -> None:

@@ -51,8 +51,7 @@ class Fleet:
 
     def has_overrides(self) -> bool:
         """Whether a rule is in force, for any limit. Only the first call in a process sends a request to the store."""
-        if not self._reporter.is_running:
-            self._reporter.ensure_started()
+        self._reporter.ensure_started()
         return bool(self._follower.rules)
 
     def follow(self) -> None:
