@@ -44,7 +44,7 @@ ONE_OF_EACH: list[Limit] = [
     SlidingWindow("partner-api", "1000000/minute"),
     SlidingLog("partner-api", "100000/minute"),
 ]
-"""They grant every call below. After one denial, jobs would wait on their lists, and each later call would cost more."""
+"""They grant every call below. After one denial, jobs would wait, and each later call would cost more."""
 
 
 class Recorder(Listed):
