@@ -25,7 +25,7 @@ def _decide(
 ) -> str:
     """Decide on both stores, which must give the same answer, and return its reason."""
     claim = StoreClaim(of.bucket, of.bind(cost, holder), cost)
-    requester = Requester(caller, most_early_us=0) if caller is not Caller.WITHOUT_JOB else WITHOUT_JOB
+    requester = Requester(caller, early_us=0) if caller is not Caller.WITHOUT_JOB else WITHOUT_JOB
     return both.run("decide", [claim], at_us, requester).reason.value  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.answer import Answer, Caller, Reason, Requester
 from throttlekit._core.claim import CLASS
 from throttlekit._core.decide import TURN_US, Stored
-from throttlekit._core.late import EARLY_US, LATE_EARLY_US, lateness_us
+from throttlekit._core.late import EARLY_US, lateness_us
 from throttlekit._core.latency import Drop, Gauge
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Refusal, Remaining
@@ -444,7 +444,7 @@ class _Bound(NamedTuple):
 class _Job:
     id: str
     owner: str
-    most_early_us: int
+    early_us: int | None
     claims: list[StoreClaim]
     again: bool
     requests: int = 0
@@ -549,9 +549,7 @@ class WaitHistory:
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
         id = "" if caller is Caller.WITHOUT_JOB and rnd.random() < 0.9 else job.id
         waited = rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)])
-        requester = Requester(
-            caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.most_early_us
-        )
+        requester = Requester(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.early_us)
         answer = self._stores.run("decide", job.claims, self._now_us, requester, attempt=attempt if id else "")
         if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
             if rnd.random() < 0.15 and answer.now_us == self._now_us:
@@ -573,7 +571,7 @@ class WaitHistory:
             return
         number = self._stores.steps
         id = rnd.choice(ODD).format(*[number] * 30)
-        early_us = rnd.choice([LATE_EARLY_US] * 8 + [EARLY_US, 0])
+        early_us = rnd.choice([None] * 8 + [EARLY_US, 0])
         job = _Job(id, self._owner(), early_us, self._claims(id), rnd.random() < 0.1)
         caller = rnd.choice([Caller.JOB] * 8 + [Caller.WITHOUT_JOB, Caller.PEEK])
         if caller is Caller.JOB:

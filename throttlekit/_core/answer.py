@@ -6,7 +6,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from throttlekit._core.algorithm import Use
-from throttlekit._core.late import LATE_EARLY_US
 from throttlekit._core.waitlist import Place, Wake
 
 __all__ = [
@@ -62,10 +61,8 @@ class Requester(NamedTuple):
         max_wait_us: The longest time for which the job waits, from now on; None if there is no limit.
         waited_us, denials: The time for which the job has waited, and the number of its denials, as far as its process
             knows. A full queue does not refuse a job that was denied before, even if the store has lost its state.
-        most_early_us: A woken job may be granted at most this long before its units are free, and at most as early as
-            its owner allows (`late.early_us`), or as *early_us*.
-        early_us: A longer time than its owner allows, for a job that is started early because another process makes its
-            request.
+        early_us: A woken job may be granted at most this long before its units are free. None: as its owner allows
+            (`late.early_us`).
     """
 
     caller: Caller
@@ -75,11 +72,10 @@ class Requester(NamedTuple):
     max_wait_us: int | None = None
     waited_us: int = 0
     denials: int = 0
-    most_early_us: int = LATE_EARLY_US
-    early_us: int = 0
+    early_us: int | None = None
 
 
-WITHOUT_JOB = Requester(Caller.WITHOUT_JOB, most_early_us=0)
+WITHOUT_JOB = Requester(Caller.WITHOUT_JOB, early_us=0)
 """The caller of a request without a job."""
 
 

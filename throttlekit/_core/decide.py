@@ -228,8 +228,9 @@ def forget(
 
 def early_us_of(claims: Sequence[StoreClaim], requester: Requester) -> int:
     """Return the time before its units are free at which a woken job may be granted; 0 if a claim does not allow it."""
-    own_us = max(requester.early_us, early_us(requester.owner))
-    return min(requester.most_early_us, own_us) if all(map(bears_early, claims)) else 0
+    if not all(map(bears_early, claims)):
+        return 0
+    return early_us(requester.owner) if requester.early_us is None else requester.early_us
 
 
 def bears_early(claim: StoreClaim) -> bool:

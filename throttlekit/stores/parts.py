@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Caller, Position, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import TURN_US, bears_early, scarcity
-from throttlekit._core.late import EARLY_US, LATE_EARLY_US
+from throttlekit._core.decide import TURN_US, early_us_of, scarcity
+from throttlekit._core.late import EARLY_US
 from throttlekit._core.wait_control import Charge
 from throttlekit.errors import StoreUnavailable
 
@@ -79,7 +79,7 @@ def decide_in_parts(
             still be held.
     """
     answered: list[_Answered] = []
-    requester = requester._replace(most_early_us=min(requester.most_early_us, _most_early_us(parts, claims)))
+    requester = requester._replace(early_us=_early_us(parts, claims, requester))
     ordered = list(parts)
     if not in_order:
         ordered.sort(key=lambda part: (not part.failed, *min(scarcity(claims[i]) for i in part.claims)))
@@ -109,12 +109,11 @@ def decide_in_parts(
     return _merge(answered, denied, len(claims), returned=charged)
 
 
-def _most_early_us(parts: Sequence[Part], claims: Sequence[StoreClaim]) -> int:
+def _early_us(parts: Sequence[Part], claims: Sequence[StoreClaim], requester: Requester) -> int:
     """Return how early a job may be granted: an early grant only holds a slot longer, but it could exceed a rate."""
-    if not all(map(bears_early, claims)):
-        return 0
+    early_us = early_us_of(claims, requester)
     of_rates = [part for part in parts if any(_is_rate(claims[number]) for number in part.claims)]
-    return EARLY_US if len(of_rates) > 1 else LATE_EARLY_US
+    return min(early_us, EARLY_US) if len(of_rates) > 1 else early_us
 
 
 def _is_rate(claim: StoreClaim) -> bool:
