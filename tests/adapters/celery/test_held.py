@@ -181,7 +181,7 @@ def test_tasks_of_a_fanout_queue_are_held(make_site: Any) -> None:
     wait_until(subscribed, description="the worker has subscribed", timeout=WITHIN)
     for n in range(8):
         site.send("echo", n)
-    wait_until(lambda: len(site.ran("echo")) == 8, description="all tasks have run", timeout=30)
+    wait_until(lambda: len(site.ran("echo")) == 8, description="all tasks have run")
 
 
 def test_a_raised_rate_wakes_held_tasks(make_site: Any, server: RedisProcess) -> None:

@@ -395,7 +395,7 @@ def test_units_that_a_body_returns_wake_the_next_job(actual: int, runs: bool, rq
         site.work("other")
         another = site.queue.fetch_job("another")
         if runs:
-            wait_until(lambda: another.get_status() == JobStatus.FINISHED, description="the job runs", timeout=20)
+            wait_until(lambda: another.get_status() == JobStatus.FINISHED, description="the job runs")
         else:
             assert another.get_status() == JobStatus.SCHEDULED
 

@@ -133,7 +133,7 @@ def test_a_job_of_two_limits_is_woken_when_both_admit_it(stock_site: Site, start
     site.wait_until_denied(3)
     site.disable_schedule()
     site.limiter.release(held)
-    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run", timeout=30)
+    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run")
 
 
 def test_a_job_fails_at_the_end_of_max_wait(stock_site: Site, start: Start) -> None:
@@ -144,7 +144,7 @@ def test_a_job_fails_at_the_end_of_max_wait(stock_site: Site, start: Start) -> N
     job = site.queue.enqueue(jobs.plain, throttle=[FOUR], throttle_max_wait=2)
     site.wait_until_denied(1)
     site.disable_schedule()
-    wait_until(lambda: site.queue.failed_job_registry.count == 1, description="the job has failed", timeout=10)
+    wait_until(lambda: site.queue.failed_job_registry.count == 1, description="the job has failed")
     assert "WaitedTooLong" in str(site.fetch(job).latest_result().exc_string)
 
 

@@ -129,7 +129,7 @@ class Site:
 
     def wait_until_denied(self, count: int) -> None:
         registry = self.queue.scheduled_job_registry
-        wait_until(lambda: registry.count == count, description=f"{count} jobs are denied", timeout=30)
+        wait_until(lambda: registry.count == count, description=f"{count} jobs are denied")
 
     def disable_schedule(self) -> None:
         """Change the schedule so that no denied job is enqueued unless it is woken."""
@@ -138,7 +138,7 @@ class Site:
             self.connection.zadd(registry.key, {job_id: time.time() + 3600}, xx=True)
 
     def wait_until_noted(self, *expected: str) -> None:
-        wait_until(lambda: len(self.noted) >= len(expected), description=f"{len(expected)} jobs have run", timeout=30)
+        wait_until(lambda: len(self.noted) >= len(expected), description=f"{len(expected)} jobs have run")
         assert self.noted == [*expected]
 
     def deferrals_left(self) -> list[str]:

@@ -86,7 +86,7 @@ def settles_before_another(*, most: int, actual: int) -> None:
     job: Any = get_current_job()
     queue = ThrottledQueue("work", connection=job.connection)
     another = queue.enqueue(settles, kwargs={"most": most, "actual": actual}, throttle=[TOKENS], job_id="another")
-    wait_until(lambda: another.get_status() == JobStatus.SCHEDULED, description="the other job is denied", timeout=30)
+    wait_until(lambda: another.get_status() == JobStatus.SCHEDULED, description="the other job is denied")
     current().settle(actual)
 
 
