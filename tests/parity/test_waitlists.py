@@ -154,6 +154,19 @@ def test_a_wake_dated_by_a_clock_that_was_ahead_holds_up_no_job(both: BothStores
     assert [wake.id for wake in found.wakes] == ["four"]
 
 
+@pytest.mark.parametrize("what", ["pause", "slow"])
+def test_a_caller_without_a_job_does_not_pass_a_pause_after_a_denial(both: BothStores, what: str) -> None:
+    """A denied caller without a job leaves a retry time. A later pause or slow-down still denies the next caller."""
+    claim, caller = _claim(TokenBucket("a", "1/s", burst=1)), Requester(Caller.WITHOUT_JOB)
+    assert both.run("decide", [claim], NOW_US, caller).reason is Reason.ALLOWED
+    assert both.run("decide", [claim], NOW_US, caller).reason is Reason.EXHAUSTED
+    if what == "pause":
+        both.pause(claim, NOW_US + 100_000, 60_000_000, emptied=False)
+    else:
+        both.run("slow", [claim], NOW_US + 100_000, what=[Slowing(claim, Remaining(1, 60_000_000))])
+    assert both.run("decide", [claim], NOW_US + 5_000_000, caller).reason is not Reason.ALLOWED
+
+
 @pytest.fixture
 def redis_store(redis_url: str) -> Iterator[RedisStore]:
     store = RedisStore(redis_url, timeout=20)
