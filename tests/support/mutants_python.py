@@ -7,6 +7,187 @@ from __future__ import annotations
 __all__ = ["MUTANTS"]
 
 MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
+    "adapters/throttlekit_celery/_admission.py": [
+        (
+            "        if safe:\n            tasks.forget(held)",
+            "        if True:\n            tasks.forget(held)",
+            ["tests/adapters/celery/test_admission.py::test_a_task_that_is_held_for_too_long_is_put_back"],
+        ),
+        (
+            "        self.throttling.leave(held, tasks.waiting_of(held))\n",
+            "        pass\n",
+            ["tests/adapters/celery/test_admission.py::test_a_revoked_task_leaves_its_waitlist_at_once"],
+        ),
+        (
+            "            tasks.forget(held)\n            held.set_state(State.GONE)\n            # Celery",
+            "            tasks.forget(held)\n            self.throttling.leave(held, tasks.waiting_of(held))\n            held.set_state(State.GONE)\n            # Celery",
+            ["tests/adapters/celery/test_admission.py::test_a_task_that_is_held_for_too_long_is_put_back"],
+        ),
+    ],
+    "adapters/throttlekit_celery/_eager.py": [],
+    "adapters/throttlekit_celery/_host.py": [
+        (
+            '        message.delivery_tag = f"{tag}.{queue}"',
+            "        message.delivery_tag = tag",
+            ["tests/adapters/celery/test_deliveries.py::test_each_copy_of_a_message_has_a_record_of_its_own"],
+        ),
+        (
+            "            message.delivery_info = sent_to",
+            "            pass",
+            ["tests/adapters/celery/test_deliveries.py::test_each_copy_of_a_message_has_a_record_of_its_own"],
+        ),
+        (
+            '{"exchange": "", "routing_key": queue}  # where',
+            "{**sent_to}  # where",
+            ["tests/adapters/celery/test_deliveries.py::test_a_copy_is_restored_to_the_queue_that_it_came_from"],
+        ),
+        (
+            "for tag in reversed(tags):",
+            "for tag in tags:",
+            [
+                "tests/adapters/celery/test_lost_broker.py::test_messages_that_kombu_could_not_put_back_are_left_to_the_adapter"
+            ],
+        ),
+        (
+            "                tried.add(tag)  #",
+            "                pass  #",
+            ["tests/adapters/celery/test_lost_broker.py::test_messages_that_kombu_puts_back_itself_are_detected"],
+        ),
+        (
+            "        qos._delivered.pop(message.delivery_tag, None)",
+            "        pass",
+            ["tests/adapters/celery/test_lost_broker.py::test_kombu_drops_the_messages_that_the_adapter_puts_back"],
+        ),
+    ],
+    "adapters/throttlekit_celery/_install.py": [
+        (
+            "    if app.finalized:\n        admission.check()\n",
+            "",
+            ["tests/adapters/celery/test_install.py::test_existing_tasks_are_checked_by_install"],
+        ),
+        (
+            "            admission.check()\n            super()",
+            "            super()",
+            ["tests/adapters/celery/test_lazy.py::test_wrong_limits_of_a_lazy_task_are_reported_by_the_worker"],
+        ),
+    ],
+    "adapters/throttlekit_celery/_pool_capacity.py": [
+        (
+            "        own = sum(request in received for request in _reserved_requests())",
+            "        own = len(_reserved_requests())",
+            ["tests/adapters/celery/test_pool_capacity.py::test_requests_of_another_worker_use_no_thread_of_this_one"],
+        ),
+    ],
+    "adapters/throttlekit_celery/_requeue.py": [
+        (
+            '"retry_on_timeout": False,',
+            '"retry_on_timeout": True,',
+            ["tests/adapters/celery/test_copies.py::test_a_command_to_redis_is_not_repeated"],
+        ),
+        (
+            "            others = max(0, len(known.alt) - 1)",
+            "            others = 0",
+            ["tests/adapters/celery/test_copies.py::test_copies_are_sent_to_the_broker_for_writing_if_there_is_one"],
+        ),
+        (
+            "        known, conf, others = self._worker, self._app",
+            "        known, conf, others = None, self._app",
+            ["tests/adapters/celery/test_copies.py::test_copies_are_sent_to_the_server_that_the_worker_consumes_from"],
+        ),
+        (
+            "if known <= number] if multiple else [number]",
+            "if known == number]",
+            ["tests/adapters/celery/test_loop.py::test_one_confirmation_confirms_all_copies_before_it"],
+        ),
+        (
+            "        self._next_check = None\n        self._worker = consumer.connection",
+            "        self._worker = consumer.connection",
+            ["tests/adapters/celery/test_loop.py::test_many_copies_are_checked_by_one_timer"],
+        ),
+    ],
+    "adapters/throttlekit_celery/_running.py": [
+        (
+            "        held.request.__dict__.pop(_EXECUTE, None)\n",
+            "",
+            ["tests/adapters/celery/test_admission.py::test_a_task_that_has_ended_is_freed"],
+        ),
+        (
+            "            self._end(held, error)\n            return\n        try:",
+            "            self._end(held)\n            return\n        try:",
+            ["tests/adapters/celery/test_admission.py::test_a_task_with_a_429_waits_and_runs_again"],
+        ),
+    ],
+    "adapters/throttlekit_celery/_waiting.py": [
+        (
+            "        if any(\n            other.id == held.id and",
+            "        if False and any(\n            other.id == held.id and",
+            ["tests/adapters/celery/test_admission.py::test_a_message_that_is_delivered_twice_runs_once"],
+        ),
+        (
+            "other.id == held.id and other.request.message.delivery_tag == tag for",
+            "other.id == held.id for",
+            ["tests/adapters/celery/test_admission.py::test_two_messages_with_one_id_both_run"],
+        ),
+        (
+            "and len(self._tasks) < self._max_held and",
+            "and",
+            [
+                "tests/adapters/celery/test_waiting.py::test_the_prefetch_count_is_one_higher_for_each_task_up_to_max_held"
+            ],
+        ),
+        (
+            "            if held not in self._woken:\n                return  # the connection was lost in the meantime\n",
+            "",
+            [
+                "tests/adapters/celery/test_waiting.py::test_a_task_that_was_woken_as_the_connection_broke_is_not_started"
+            ],
+        ),
+        (
+            "count_free(self.consumer, len(self._woken))",
+            "count_free(self.consumer, 0)",
+            ["tests/adapters/celery/test_waiting.py::test_free_slots_exclude_those_of_woken_tasks"],
+        ),
+    ],
+    "adapters/throttlekit_huey/_admission.py": [
+        (
+            "        if not limited:\n            self.schedule.release(taken)",
+            "        if limited:\n            self.schedule.release(taken)",
+            ["tests/adapters/huey/test_denial.py::test_a_job_of_a_killed_worker_is_taken_by_another_worker[list]"],
+        ),
+        (
+            "        if not limited:\n            self.schedule.release(taken)\n",
+            "",
+            ["tests/adapters/huey/test_denial.py::test_compressed_messages_are_not_lost"],
+        ),
+    ],
+    "adapters/throttlekit_rq/_waiting.py": [
+        (
+            "        at_once.lrem(intermediate_key(job.origin), 1, job.id)",
+            "        pass",
+            ["tests/adapters/rq/test_worker.py::test_a_job_past_its_max_deferrals_is_dropped[throttled-simple]"],
+        ),
+    ],
+    "adapters/throttlekit_rq/_worker.py": [
+        (
+            "                            worker.connection.lrem(intermediate_key(popped[0].origin), 1, popped[0].id)",
+            "                            pass",
+            ["tests/adapters/rq/test_worker.py::test_queues_have_priorities[throttled-simple]"],
+        ),
+        (
+            "            if of_queue:\n                fail_with(job, error)\n        return True",
+            "        return True",
+            ["tests/adapters/rq/test_worker.py::test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse"],
+        ),
+    ],
+    "adapters/throttlekit_taskiq/_held.py": [
+        (
+            "return message.confirm is not None and not message.acked",
+            "return message.confirm is not None",
+            [
+                "tests/adapters/taskiq/test_messages.py::test_a_denied_message_that_would_not_be_redelivered_is_put_back[acknowledged before its body]"
+            ],
+        ),
+    ],
     "adapters/throttlekit_dramatiq/_middleware.py": [
         (
             '        message._message = message._message.copy(options={"store_results": False})',

@@ -68,7 +68,7 @@ class Broker:
         self.hostname, self.port, self.alt, self.transport_options = "localhost", 5672, list[str](), None
         self.events: dict[str, set[Callable[[int, bool], object]]] = defaultdict(set)
         self.default_channel = self.connection = self
-        self.sent = 0
+        self.sent, self.is_slow = 0, False
 
     def clone(self, **_: Any) -> Broker:
         return self
@@ -76,7 +76,8 @@ class Broker:
     def confirm_select(self) -> None: ...
 
     def publish(self, *_: Any, **__: Any) -> None:
-        self.confirm()
+        if not self.is_slow:
+            self.confirm()
         self.sent += 1
 
     def confirm(self) -> None:
@@ -94,24 +95,37 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return broker
 
 
+class Copying:
+    """A worker that puts tasks back, and the checks that it has scheduled."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.checks, self.safe = list[Callable[[], object]](), list[bool]()
+        app = SimpleNamespace(
+            amqp=SimpleNamespace(queues={"jobs": SimpleNamespace(exchange=None)}),
+            conf=SimpleNamespace(broker_read_url="amqp://", broker_write_url="amqp://"),
+        )
+        timer = SimpleNamespace(call_after=lambda _, call, args: self.checks.append(lambda: call(*args)))
+        self.consumer = SimpleNamespace(app=app, timer=timer, connection=broker)
+        self.copies = Copies(app)
+        self.copies.start(self.consumer)
+
+    def put_back(self, count: int) -> None:
+        message = SimpleNamespace(
+            body=b"", headers={}, properties={}, content_type="", content_encoding="", channel=None
+        )
+        for _ in range(count):
+            held = HeldTask(self.consumer, SimpleNamespace(message=message, expires=None), None, 0.0, queue="jobs")
+            self.copies.put_back(held, self.safe.append)
+
+
 def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
     """
     One timer checks all copies, including one whose confirmation is read as the next is sent, and in a worker that
     drops its timers.
     """
-    checks: list[Callable[[], object]] = []
-    app = SimpleNamespace(
-        amqp=SimpleNamespace(queues={"jobs": SimpleNamespace(exchange=None)}),
-        conf=SimpleNamespace(broker_read_url="amqp://", broker_write_url="amqp://"),
-    )
-    timer = SimpleNamespace(call_after=lambda _, call, args: checks.append(lambda: call(*args)))
-    consumer = SimpleNamespace(app=app, timer=timer, connection=broker)
-    message = SimpleNamespace(body=b"", headers={}, properties={}, content_type="", content_encoding="", channel=None)
-    copies, safe = Copies(app), list[bool]()
-    copies.start(consumer)
-    for _ in range(50):
-        held = HeldTask(consumer, SimpleNamespace(message=message, expires=None), None, 0.0, queue="jobs")
-        copies.put_back(held, safe.append)
+    worker = Copying(broker)
+    copies, consumer, checks, safe = worker.copies, worker.consumer, worker.checks, worker.safe
+    worker.put_back(50)
     assert (len(safe), len(checks)) == (49, 1)
     copies.start(consumer)
     assert len(checks) == 2, "the worker may have dropped the first timer"
@@ -123,3 +137,17 @@ def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
     assert (len(safe), len(checks)) == (50, 3), "if all copies are confirmed, there is nothing to check"
     copies.start(consumer)
     assert len(checks) == 3
+    worker.put_back(1)
+    broker.confirm()
+    copies.start(consumer)
+    worker.put_back(1)
+    assert len(checks) == 5, "the worker may have dropped the timer of a copy that is confirmed by now"
+
+
+def test_one_confirmation_confirms_all_copies_before_it(broker: Broker) -> None:
+    """RabbitMQ may confirm several copies at once. A copy that is not confirmed would be sent again."""
+    worker, broker.is_slow = Copying(broker), True
+    worker.put_back(3)
+    assert worker.safe == []
+    broker.confirm()
+    assert worker.safe == [True, True, True]

@@ -344,7 +344,8 @@ def test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse(
     throttled_site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    If an error occurs between taking the job and the fork, the worker continues, and the work-horse decides the job.
+    If an error occurs between taking the job and the fork, the worker continues, and the work-horse decides the job. A
+    job of a limited queue fails, because a spawned process does not know the limits of queues.
     """
     site = throttled_site
     site.shut(jobs.HOURLY)
@@ -358,6 +359,10 @@ def test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse(
     site.work()
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
     assert "could not be checked before it began" in caplog.text
+    configure(site.limiter, queues={"work": HELD})
+    job = site.queue.enqueue(jobs.plain)
+    site.work()
+    assert (site.fetch(job).get_status(), site.noted) == (JobStatus.FAILED, [])
 
 
 def test_jobs_wait_while_the_store_is_unavailable(rq_site: Site) -> None:

@@ -145,8 +145,12 @@ class Site:
         """Return the keys and fields that denials have left."""
         left = [key for key in ("rq:queue:work:intermediate", "rq:wip:work") if self.connection.exists(key)]
         for key in self.connection.scan_iter("rq:job:*"):
-            if self.connection.type(key) == b"hash" and self.connection.hexists(key, "throttlekit"):
-                left.append(key.decode())
+            fields = self.connection.hkeys(key) if self.connection.type(key) == b"hash" else []
+            left += [
+                f"{key.decode()}: {field.decode()}"
+                for field in fields
+                if field in (b"throttlekit", b"throttlekit_expires")
+            ]
         return left
 
 
