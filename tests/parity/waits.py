@@ -16,7 +16,7 @@ from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.answer import Answer, Caller, Reason, Requester
 from throttlekit._core.claim import CLASS
-from throttlekit._core.decide import TURN_US, Stored
+from throttlekit._core.decide import LEAD_US, TURN_US, Stored
 from throttlekit._core.late import EARLY_US, lateness_us
 from throttlekit._core.latency import Drop, Gauge
 from throttlekit._core.limit.base import Limit
@@ -571,7 +571,7 @@ class WaitHistory:
             return
         number = self._stores.steps
         id = rnd.choice(ODD).format(*[number] * 30)
-        early_us = rnd.choice([None] * 8 + [EARLY_US, 0])
+        early_us = rnd.choice([None] * 8 + [LEAD_US, EARLY_US, 0])
         job = _Job(id, self._owner(), early_us, self._claims(id), rnd.random() < 0.1)
         caller = rnd.choice([Caller.JOB] * 8 + [Caller.WITHOUT_JOB, Caller.PEEK])
         if caller is Caller.JOB:

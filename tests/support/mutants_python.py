@@ -24,7 +24,6 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/adapters/celery/test_admission.py::test_a_task_that_is_held_for_too_long_is_put_back"],
         ),
     ],
-    "adapters/throttlekit_celery/_eager.py": [],
     "adapters/throttlekit_celery/_host.py": [
         (
             '        message.delivery_tag = f"{tag}.{queue}"',
@@ -252,6 +251,13 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "            on_429=given.get(ON_429, None if own else self._default.on_429),",
             "            on_429=given.get(ON_429),",
             ["tests/adapters/dramatiq/test_429.py::test_the_on_429_of_the_middleware_applies_to_actors_without_limits"],
+        ),
+    ],
+    "throttlekit/_core/decide.py": [
+        (
+            "    return early_us(requester.owner) if requester.early_us is None else requester.early_us",
+            "    return min(early_us(requester.owner), requester.early_us or 0)",
+            ["tests/unit/core/test_decide.py::test_a_requester_states_how_early_its_job_may_be_granted"],
         ),
     ],
     "throttlekit/_core/limit/base.py": [

@@ -78,10 +78,7 @@ class Refusal(NamedTuple):
 
 
 class Remaining(NamedTuple):
-    """
-    A report of the partner: *remaining* units are left until the reset in *reset_us*, at most 31 days,
-    from now.
-    """
+    """A report of the partner: *remaining* units are left until the reset in *reset_us* from now."""
 
     remaining: int
     reset_us: int

@@ -296,8 +296,8 @@ class ShadowLog:
 
 class RateLimitLog:
     """
-    Logs a warning for a 429 that pauses a limit, at most once per limit per second, with the number of the
-    other 429s, because a partner may respond 429 continuously.
+    Logs a warning for a 429 that pauses a limit, at most once per limit per second, with the number of the other 429s,
+    because a partner may respond 429 continuously.
     """
 
     def __init__(self) -> None:

@@ -203,7 +203,8 @@ class Room(Generic[_T]):
     ) -> list[tuple[StoreClaim, list[str]]]:
         """
         Apply the wakes and looks of an answer to a request for *units*, of one unit each. Later looks use these claims:
-        the limit may have changed since the waiting jobs made their requests. Return like `apply_wakes`, by claim.
+        the limit may have changed since the waiting jobs made their requests. (A `Relay` forwards only answers with
+        wakes or looks.) Return like `apply_wakes`, by claim.
         """
         for unit in units:
             if (known := self._lists.get(unit.bucket)) is not None:

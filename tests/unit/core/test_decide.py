@@ -52,7 +52,11 @@ class Lists:
     def decide(
         self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any
     ) -> Answer:
-        extra = {name: more.pop(name) for name in ("caller", "max_wait_us", "waited_us", "denials") if name in more}
+        extra = {
+            name: more.pop(name)
+            for name in ("caller", "max_wait_us", "waited_us", "denials", "early_us")
+            if name in more
+        }
         claims = [
             each if isinstance(each, StoreClaim) else self.claim(each, job=job, **more) for each in limits or [LIMIT]
         ]
@@ -122,6 +126,16 @@ def test_a_woken_job_is_granted_early_for_the_time_of_its_unit(lists: Lists) -> 
     assert lists.decide("four", SlidingLog("log", "1/s")).retry_us == lists.now, (
         "a job that was not woken is not granted early"
     )
+
+
+def test_a_requester_states_how_early_its_job_may_be_granted(lists: Lists) -> None:
+    """A stock RQ worker makes the request of a job some 20 ms after its start, so its `Relay` states a longer time."""
+    lists.decide("one")
+    lists.decide("two")
+    lists.now += SECOND - LEAD_US
+    lists.look()
+    granted = lists.decide("two", early_us=LEAD_US)
+    assert (granted.reason, granted.retry_us - lists.now) == (Reason.ALLOWED, LEAD_US)
 
 
 def test_a_job_of_a_window_or_a_log_is_not_granted_early(lists: Lists) -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.answer import Caller
+from throttlekit._core.decide import LEAD_US
 from throttlekit._core.waitlist import State
 from throttlekit._engine.call import Call, Delivery
 from throttlekit._wiring import wiring_of
@@ -153,10 +154,14 @@ def test_a_job_that_is_held_elsewhere_is_in_no_note(processes: TwoProcesses) -> 
 
 
 def test_relay_requests_with_the_owner_of_the_waker(processes: TwoProcesses) -> None:
-    """A relay sends requests with the waker's owner and free threads, and with the job's `max_wait`."""
+    """
+    A relay sends requests with the waker's owner and free threads, and with the job's `max_wait`. They may be granted
+    as early as the waker starts the job.
+    """
     relay = processes.there.make_relay("owner", 3, processes.notes.append)
     requester, attempt = relay.begin_request("a", ["bucket"], Caller.JOB, lambda _: 5)
     assert (requester.job, requester.owner, requester.free, requester.max_wait_us) == ("a", "owner", 3, 5)
+    assert requester.early_us == LEAD_US
     assert attempt
 
 
