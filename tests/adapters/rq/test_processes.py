@@ -57,7 +57,8 @@ def test_a_mixed_fleet_survives_restarts_of_schedulers(flood_servers: Servers) -
         record = in_order(flooding.stop())
         lost = len(flooding.orphans())
     assert lost <= stops + 1, "each stop of a stock worker orphans at most one job"
-    assert_bound(record, "one", 25_000, 40)
+    # A lost job may have been granted: its process was killed before it recorded the grant.
+    assert_bound(record, "one", 25_000, 40, unrecorded=lost)
     assert set(starts_of(record).values()) == {1}
     assert len(starts_of(record)) == 400 - lost
 

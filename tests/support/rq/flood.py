@@ -120,7 +120,10 @@ class RqFlooding(Flooding):
         )
         if self.flood.wakes:  # a job that is denied before the waker is announced waits in RQ's scheduler
             with redis.Redis.from_url(self.url) as client:
-                wait_until(lambda: read_announcement(client, self.queue), description="the waker is announced")
+                wait_until(
+                    lambda: not fleet.running or read_announcement(client, self.queue),
+                    description="the waker is announced, or has failed",
+                )
         for kind in self.flood.kinds:
             fleet.add(rq_worker(self.url, self.queue, kind=kind, options=options))
         return fleet

@@ -146,11 +146,8 @@ class Site:
         left = [key for key in ("rq:queue:work:intermediate", "rq:wip:work") if self.connection.exists(key)]
         for key in self.connection.scan_iter("rq:job:*"):
             fields = self.connection.hkeys(key) if self.connection.type(key) == b"hash" else []
-            left += [
-                f"{key.decode()}: {field.decode()}"
-                for field in fields
-                if field in (b"throttlekit", b"throttlekit_expires")
-            ]
+            if b"throttlekit" in fields or b"throttlekit_expires" in fields:
+                left.append(key.decode())
         return left
 
 
