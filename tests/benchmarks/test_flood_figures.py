@@ -84,6 +84,18 @@ def test_charge_without_a_grant_is_found() -> None:
     assert unexplained_charges(grants) == 1
 
 
+def test_a_job_that_was_granted_early_may_begin_after_one_that_was_charged_later() -> None:
+    """Grants are replayed in the order in which the store charged them, which is not the order of the bodies."""
+    state, grants = 2_000_000, list[Grant]()
+    for begins_us in (1_000_000, 1_030_000, 1_010_000, 1_040_000):
+        state += 20_000
+        grants.append(Grant(begins_us, (("bucket", 20_000, state),)))
+    grants.sort(key=lambda grant: grant.at_us)
+    assert unexplained_charges(grants) == 1, "only the first one, before which the bucket was charged"
+    del grants[2]
+    assert unexplained_charges(grants) == 2
+
+
 @pytest.mark.parametrize(
     ("order", "found"),
     [([], (0, 0)), ([0, 1, 2, 3], (0, 0)), ([3, 0, 1, 2], (0.75, 3)), ([1, 0, 2, 9], (0.25, 6))],

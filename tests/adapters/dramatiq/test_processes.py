@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from support.flood import run as floods
-from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
+from support.flood.checks import assert_bound, assert_calm, starts_of
 from support.flood.run import Flood, Flooding, FloodLimit, run
 from support.servers.flood import Servers
 from support.waiting import wait_until
@@ -22,7 +22,7 @@ def test_32_threads_in_4_processes_hold_one_key_to_its_bound(on_redis: Servers) 
     client = redis.Redis.from_url(on_redis.redis_base)
     client.config_resetstat()
     limits = (FloodLimit("one", "250/s", 25),)
-    record = in_order(run(Flood(limits=limits, jobs=1200, processes=4, threads=8), on_redis))
+    record = run(Flood(limits=limits, jobs=1200, processes=4, threads=8), on_redis)
     stats = client.info("commandstats")
     client.close()
     assert assert_bound(record, "one", 4000, 25) == 1200
@@ -44,7 +44,7 @@ def test_clocks_that_are_minutes_wrong_do_not_change_the_bound(
         flooding.send_backlog()
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 60, description="many more jobs than the burst have started")
-        record = in_order(flooding.stop())
+        record = flooding.stop()
     assert assert_bound(record, "one", 50_000, 10) >= 60
     assert max(starts_of(record).values()) == 1
 
@@ -66,7 +66,7 @@ def test_sigterm_in_a_flood_runs_every_job_exactly_once(on_rabbitmq: Servers) ->
 def test_sigkill_in_a_flood_loses_nothing(on_rabbitmq: Servers) -> None:
     """Every process is killed at once, three times. Each job still ends."""
     flood = Flood(limits=(FloodLimit("one", "60/s", 10),), jobs=250, body=0.02, kills=(0.7, 1.6, 2.8), settle=1.0)
-    record = in_order(run(flood, on_rabbitmq))
+    record = run(flood, on_rabbitmq)
     assert set(record.ends) == {str(n) for n in range(250)}
     # Each job has ended. A message that is left would run a second time.
     assert sum(starts_of(record).values()) + record.left <= 250 + 3 * 8 * 2

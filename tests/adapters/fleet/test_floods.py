@@ -18,7 +18,7 @@ import pytest
 from support.celery.flood import CeleryFlood
 from support.faults.processes import Fleet
 from support.flood import run as floods
-from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
+from support.flood.checks import assert_bound, assert_calm, starts_of
 from support.flood.figures import figures
 from support.flood.run import Flood, Flooding, FloodLimit, run
 from support.huey.flood import HueyFlood
@@ -155,7 +155,7 @@ def test_a_backlog_keeps_its_bound_and_runs_once(
     limit it to 1.1.
     """
     flood_servers: Servers = request.getfixturevalue(f"on_{broker}")
-    record = in_order(run(flood, flood_servers, flooding))
+    record = run(flood, flood_servers, flooding)
     assert starts_of(record) == {str(n): 1 for n in range(_JOBS)}, record.log[-4000:]
     assert assert_bound(record, "one", 50_000, 10) == _JOBS
     assert record.left == 0
@@ -179,7 +179,7 @@ def test_two_limits_at_once_both_hold(request: pytest.FixtureRequest, broker: st
     With 10/s for each of four accounts and 25/s for all, both limits hold, and a denial by one does not charge the
     other.
     """
-    record = in_order(run(flood, request.getfixturevalue(f"on_{broker}")))
+    record = run(flood, request.getfixturevalue(f"on_{broker}"))
     assert assert_bound(record, "all", 40_000, 10) == 100
     assert assert_bound(record, "account", 100_000, 5) == 100
     assert starts_of(record) == {str(n): 1 for n in range(100)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.flood.checks import assert_bound, in_order, starts_of
+from support.flood.checks import assert_bound, starts_of
 from support.flood.run import FloodLimit
 from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, RqFlooding
 from support.servers.flood import Servers, servers
@@ -54,11 +54,10 @@ def test_a_mixed_fleet_survives_restarts_of_schedulers(flood_servers: Servers) -
             stops += 1
             orphans = before & flooding.orphans()
             assert flooding.running
-        record = in_order(flooding.stop())
+        record = flooding.stop()
         lost = len(flooding.orphans())
     assert lost <= stops + 1, "each stop of a stock worker orphans at most one job"
-    # A lost job may have been granted: its process was killed before it recorded the grant.
-    assert_bound(record, "one", 25_000, 40, unrecorded=lost)
+    assert_bound(record, "one", 25_000, 40)
     assert set(starts_of(record).values()) == {1}
     assert len(starts_of(record)) == 400 - lost
 
@@ -81,7 +80,7 @@ def test_sigkill_of_stock_workers_in_a_flood_loses_no_waiting_job(flood_servers:
             flooding.unlock()
             flooding.start()
         wait_until(lambda: flooding.idle(), description="no job waits any more")
-        record = in_order(flooding.stop())
+        record = flooding.stop()
     starts = starts_of(record)
     assert max(starts.values()) == 1
     assert 120 - len(starts) <= record.left <= 2 * 2 + 2

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
+from support.flood.checks import assert_bound, assert_calm, starts_of
 from support.flood.figures import figures
 from support.flood.run import FloodLimit, run
 from support.servers.flood import Servers
@@ -36,7 +36,7 @@ def servers_of(request: pytest.FixtureRequest, kind: Kind) -> Servers:
 def test_killed_workers_lose_no_task(kind: Kind, servers_of: Servers) -> None:
     """All processes are killed with SIGKILL, twice, while tasks wait and run. Every task ends."""
     flood = TaskiqFlood(limits=_LIMITS, jobs=200, on=kind, body=0.02, kills=(1.0, 2.5), settle=1.0)
-    record = in_order(run(flood, servers_of))
+    record = run(flood, servers_of)
     assert set(record.ends) == {str(n) for n in range(200)}
     assert record.ended_twice <= 2 * 2 * flood.threads  # finished, and killed before that was confirmed
     assert figures(record).bound_holds
@@ -62,7 +62,7 @@ def test_stopped_workers_lose_no_task(kind: Kind, number: signal.Signals, server
             description="all tasks have run, and the broker is empty",
             every=0.5,
         )
-        record = in_order(flooding.stop())
+        record = flooding.stop()
     assert starts_of(record) == {str(n): 1 for n in range(100)}
     assert assert_bound(record, "one", 50_000, 10) == 100
     assert_calm(record.log)
@@ -132,7 +132,7 @@ def test_tasks_of_killed_workers_run_without_other_messages(on_redis: Servers) -
             lambda: len({start.job for start in flooding.starts()}) == 300, description="all tasks have run", every=0.2
         )
         wait_until(lambda: flooding.left() == 0, description="the stream is empty", every=0.2)
-        record = in_order(flooding.stop())
+        record = flooding.stop()
     assert figures(record).bound_holds
     assert_calm(record.log)
 
@@ -153,7 +153,7 @@ def test_a_restart_of_rabbitmq_runs_no_waiting_task_twice(rabbitmq_url: str) -> 
             server.start()
             wait_until(lambda: len({start.job for start in flooding.starts()}) == 120, description="all tasks have run")
             wait_until(lambda: flooding.left() == 0, description="the broker is empty")
-            record = in_order(flooding.stop())
+            record = flooding.stop()
     assert record.begun_twice <= 2 * flood.threads
     assert figures(record).bound_holds
 
@@ -184,7 +184,7 @@ def test_a_pause_by_an_operator_keeps_the_order_of_tasks(on_redis: Servers) -> N
         control.resume("one")
         wait_until(lambda: len(flooding.starts()) >= 100, description="all tasks have run", every=0.5)
         control_limiter.close()
-        record = in_order(flooding.stop())
+        record = flooding.stop()
     order = [int(start.job) for start in sorted(record.starts, key=lambda start: start.at_us)]
     assert sorted(order) == list(range(100))
     assert denied < 30

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from math import ceil
 
+from support.flood.figures import charges_by_bucket
 from support.flood.run import FloodRecord
 
-__all__ = ["assert_bound", "assert_calm", "in_order", "starts_of"]
+__all__ = ["assert_bound", "assert_calm", "starts_of"]
 
 
 def assert_bound(result: FloodRecord, name: str, interval_us: int, burst: int, *, unrecorded: int = 0) -> int:
@@ -22,28 +23,22 @@ def assert_bound(result: FloodRecord, name: str, interval_us: int, burst: int, *
         grant.
             They count for the bound.
     """
-    tats: dict[str, int] = {}
     count = 0
-    for grant in result.grants:
-        for bucket, charge_us, tat_us in grant.buckets:
-            if not bucket.startswith(f"tk1:{{{name}:"):
-                continue
+    for bucket, charges in charges_by_bucket(result.grants).items():
+        if not bucket.startswith(f"tk1:{{{name}:"):
+            continue
+        tat = 0
+        for at_us, charge_us, tat_us in charges:
             assert charge_us == interval_us
-            tats[bucket] = max(tats.get(bucket, 0), grant.at_us) + charge_us
-            if tat_us > tats[bucket] and unrecorded:
-                unrecorded -= ceil((tat_us - tats[bucket]) / interval_us)
-                tats[bucket] = tat_us
+            tat = max(tat, at_us) + charge_us
+            if tat_us > tat and unrecorded:
+                unrecorded -= ceil((tat_us - tat) / interval_us)
+                tat = tat_us
             assert unrecorded >= 0, f"{bucket} was charged too much that was not granted"
-            assert tats[bucket] - grant.at_us <= burst * interval_us, f"over the bound at grant {count} of {bucket}"
-            assert tats[bucket] == tat_us, f"{bucket} was charged by something that was not granted"
+            assert tat - at_us <= burst * interval_us, f"over the bound at grant {count} of {bucket}"
+            assert tat == tat_us, f"{bucket} was charged by something that was not granted"
             count += 1
     return count
-
-
-def in_order(result: FloodRecord) -> FloodRecord:
-    # Of two grants in one microsecond, the earlier one left the bucket less charged.
-    result.grants.sort(key=lambda grant: (grant.at_us, [tat for _, _, tat in grant.buckets]))
-    return result
 
 
 def starts_of(result: FloodRecord) -> Counter[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from support.flood.run import Flood, FloodRecord, Grant
@@ -15,6 +15,7 @@ from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, Tat
 __all__ = [
     "Figures",
     "bursts_beyond_us",
+    "charges_by_bucket",
     "figures",
     "full_from",
     "inversions",
@@ -178,23 +179,32 @@ def full_from(times: Sequence[float], since: float, *, units: float, seconds: fl
     return None
 
 
+def charges_by_bucket(grants: Iterable[Grant]) -> dict[str, list[tuple[int, int, int]]]:
+    """
+    Return, by bucket, the time, the charge and the new state of each grant, in the order in which the store charged it.
+
+    This is the order of the states. A job that was granted early may begin after one that was charged later.
+    """
+    found: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for grant in grants:
+        for name, charge_us, tat_us in grant.buckets:
+            found[name].append((grant.at_us, charge_us, tat_us))
+    return {name: sorted(charges, key=lambda charge: charge[2]) for name, charges in found.items()}
+
+
 def unexplained_charges(grants: Sequence[Grant]) -> int:
     """
     Replay *grants*, and count those whose bucket had another state than after the previous grants.
 
     0 proves that no denial charged any limit.
     """
-    tats: dict[str, int] = {}
     wrong = 0
-    # One microsecond may have several grants: the state after each shows their order.
-    for grant in sorted(grants, key=lambda one: (one.at_us, max(tat for _, _, tat in one.buckets))):
-        for name, charge_us, tat_us in grant.buckets:
-            before = tats.get(name)
-            charge, tat = GcraAlgorithm(charge_us, 0, 2**52, charge_us, 1), None if before is None else Tat(before)
-            after = charge.admit(tat, grant.at_us)
-            if after != Tat(tat_us):
-                wrong += 1
-            tats[name] = tat_us
+    for charges in charges_by_bucket(grants).values():
+        before: Tat | None = None
+        for at_us, charge_us, tat_us in charges:
+            after = GcraAlgorithm(charge_us, 0, 2**52, charge_us, 1).admit(before, at_us)
+            wrong += after != Tat(tat_us)
+            before = Tat(tat_us)
     return wrong
 
 
