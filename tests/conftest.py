@@ -56,6 +56,8 @@ _FIRST = (
     "adapters/taskiq/test_processes.py",
     "adapters/contract/test_taskiq.py",
     "adapters/fleet/test_floods.py",
+    "simulation/test_simulation.py",
+    "simulation/test_scenarios.py",
     "adapters/celery/test_held.py",
     "adapters/celery/test_slots.py",
     "adapters/fleet/test_faster_line.py",
