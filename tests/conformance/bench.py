@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
+
+from redis.crc import key_slot
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
@@ -15,6 +18,7 @@ from throttlekit._core.storage_keys import bucket_name
 from throttlekit.stores.base import Correction, Lease, Store
 
 __all__ = [
+    "EMPTY_REPORT",
     "NAME",
     "NOW_US",
     "ONE",
@@ -23,7 +27,7 @@ __all__ = [
     "STEP_US",
     "TEN",
     "Bench",
-    "run_in_threads",
+    "on_node",
 ]
 
 NOW_US = 1_800_000_000_000_000
@@ -37,9 +41,15 @@ ONE = TokenBucket(NAME, "10/s", burst=1)
 SLOW = TokenBucket(NAME, "1/s", burst=1)
 STEP_US = 100_000
 """One unit of `TEN` and of `ONE`."""
+EMPTY_REPORT: dict[str, Any] = {
+    "process": ["", ""],
+    **{part: [] for part in ("limits", "jobs", "keys", "counts", "rates", "waits")},
+}
+"""A report of a process to the fleet, without data."""
 
 
 _OWNER, _FREE = "bench", 100
+_SLOTS = 16384
 
 
 class Bench:
@@ -182,10 +192,11 @@ class Bench:
         return StoreClaim(bucket, algorithm, units, limit.max_queue)
 
 
-def run_in_threads(threads: int, work: Callable[[int], object]) -> None:
-    """Run `work(number)` in *threads* threads at the same time, and wait until all have ended."""
-    running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
+def on_node(number: int, kind: type[Limit], rate: Any, **options: Any) -> Limit:
+    """Return a limit whose keys are on node *number* of a Redis Cluster of three."""
+    for i in itertools.count():
+        limit = kind(f"{kind.algorithm}-{i}", rate, **options)  # type: ignore[call-arg]
+        slot = key_slot(bucket_name(limit.name, "", limit.fingerprint).encode())
+        if number * _SLOTS // 3 <= slot < (number + 1) * _SLOTS // 3:
+            return limit
+    raise AssertionError("unreachable")

@@ -1,4 +1,4 @@
-"""Empty stores for the tests of this folder, and a client that reads what a store has written."""
+"""Empty stores for the tests of this folder, what uses a store, and a client that reads what a store has written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from conformance.bench import Bench
-from support.servers.processes import Cluster
+from support.servers.processes import Cluster, patient
+from throttlekit import Control, Limiter
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
@@ -26,6 +27,18 @@ def client(redis_url: str) -> Iterator[Any]:
 def store(redis_url: str) -> Iterator[RedisStore]:
     with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
         yield store
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+def control(redis_url: str) -> Iterator[Control]:
+    with Control(patient(redis_url), by="ann@ops") as control:
+        yield control
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from conformance.bench import run_in_threads
+from support.threads import run_in_threads
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 from throttlekit.errors import StoreUnavailable
@@ -36,8 +36,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def store(redis_url: str, client: Any) -> Iterator[RedisStore]:
-    mark = "&" if "?" in redis_url else "?"
-    with contextlib.closing(RedisStore(f"{redis_url}{mark}client_name={client.limiter_name}", timeout=5)) as store:
+    with contextlib.closing(RedisStore(f"{redis_url}?client_name={client.limiter_name}", timeout=5)) as store:
         yield store
 
 

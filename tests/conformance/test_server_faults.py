@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import redis
 
-from conformance.bench import run_in_threads
 from support.acl import DOCS, acl_rights
 from support.servers.processes import free_port, redis_6_binary, redis_binary, redis_process, redis_server, stored
 from support.servers.proxy import Proxy
+from support.threads import run_in_threads
 from support.waiting import wait_until
 from support.waitlists import check_wake
 from throttlekit import (
@@ -59,6 +59,12 @@ def _url(client: Any, *, user: str = "", port: int | None = None) -> str:
     return f"redis://{user}127.0.0.1:{port or client.connection_pool.connection_kwargs['port']}/0"
 
 
+def _assert_runs(client: Any, *limits: Any, user: str = "") -> None:
+    """Assert that a request is admitted."""
+    with contextlib.closing(Limiter(_url(client, user=user))) as limiter:
+        assert limiter.acquire(*(limits or (LIMIT,)))
+
+
 def _log_message(url: str, caplog: pytest.LogCaptureFixture, *limits: Any) -> str:
     """Return the log message when a job is deferred because of the server at *url*."""
     caplog.clear()
@@ -71,30 +77,23 @@ def _log_message(url: str, caplog: pytest.LogCaptureFixture, *limits: Any) -> st
     return message
 
 
-@pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)
-def test_a_server_without_memory_is_logged(own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any) -> None:
+@pytest.mark.parametrize(
+    "limits", [*([each] for each in SEVERAL), SEVERAL], ids=[*(each.algorithm for each in SEVERAL), "several"]
+)
+def test_a_server_without_memory_is_logged(own_server: Any, caplog: pytest.LogCaptureFixture, limits: Any) -> None:
     """OOM with noeviction: no grant and no charge; jobs run as soon as there is memory again."""
     own_server.config_set("maxmemory", "1")
     assert "its memory is full and its policy evicts nothing: raise its maxmemory" in _log_message(
-        _url(own_server), caplog, limit
+        _url(own_server), caplog, *limits
     )
     assert stored(own_server) == 0
     own_server.config_set("maxmemory", "0")
-    with contextlib.closing(Limiter(_url(own_server))) as limiter:
-        assert limiter.acquire(limit)
-
-
-def test_several_limits_on_a_server_without_memory_are_all_uncharged(own_server: Any) -> None:
-    """The first write fails, so no limit is charged."""
-    own_server.config_set("maxmemory", "1")
-    with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
-        assert not limiter.acquire(*SEVERAL)
-    assert stored(own_server) == 0
+    _assert_runs(own_server, *limits)
 
 
 def test_a_replica_is_logged(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
     """READONLY, as after a fail-over: a replica rejects writes, and the log names the remedy."""
-    assert Limiter(_url(own_server)).acquire(LIMIT)
+    _assert_runs(own_server)
     own_server.config_set("replica-serve-stale-data", "yes")
     own_server.replicaof("127.0.0.1", free_port())
     message = _log_message(_url(own_server), caplog)
@@ -102,7 +101,7 @@ def test_a_replica_is_logged(own_server: Any, caplog: pytest.LogCaptureFixture) 
     own_server.config_set("replica-serve-stale-data", "no")
     assert "it is a replica that has lost its master" in _log_message(_url(own_server), caplog)
     own_server.replicaof("NO", "ONE")
-    assert Limiter(_url(own_server)).acquire(LIMIT)
+    _assert_runs(own_server)
 
 
 def test_a_wrong_password_is_logged_without_it(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -112,8 +111,7 @@ def test_a_wrong_password_is_logged_without_it(own_server: Any, caplog: pytest.L
         message = _log_message(_url(own_server, user=user), caplog)
         assert "its user or password is" in message, message
     own_server.execute_command("AUTH", "hunter2hunter2")
-    with contextlib.closing(Limiter(_url(own_server, user=":hunter2hunter2@"))) as limiter:
-        assert limiter.acquire(LIMIT)
+    _assert_runs(own_server, user=":hunter2hunter2@")
 
 
 DOCUMENTED = acl_rights()
@@ -234,16 +232,23 @@ def test_a_server_without_enough_replicas_is_logged(own_server: Any, caplog: pyt
         _url(own_server), caplog
     )
     own_server.config_set("min-replicas-to-write", "0")
-    with contextlib.closing(Limiter(_url(own_server))) as limiter:
-        assert limiter.acquire(LIMIT)
+    _assert_runs(own_server)
+
+
+def _store_that_fails(url: str, text: str) -> RedisStore:
+    """Return a store whose decisions get the error *text*."""
+    store = RedisStore(url, timeout=5)
+
+    def fail(_: bytes) -> None:
+        raise redis.ResponseError(text)
+
+    store._pool.execute = fail  # type: ignore[method-assign]
+    return store
 
 
 @pytest.mark.parametrize("lacking", ["redis.sha1hex", "cjson.decode", "cjson"])
-def test_a_server_whose_lua_lacks_a_function_is_a_configuration_error(
-    own_server: Any, lacking: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_whose_lua_lacks_a_function_is_a_configuration_error(own_server: Any, lacking: str) -> None:
     """An imitation such as fakeredis raises ConfigurationError with the reason, and is no outage."""
-    store = RedisStore(_url(own_server), timeout=5)
     call = "redis.no_such('x')" if lacking == "redis.sha1hex" else "cjson.no_such('x')"
     with pytest.raises(redis.ResponseError) as caught:
         own_server.eval(f"return {call}", 0)
@@ -251,12 +256,7 @@ def test_a_server_whose_lua_lacks_a_function_is_a_configuration_error(
     text = str(caught.value).replace("no_such", function or "decode")
     if not function:
         text = f"user_script:1: attempt to index global '{module}' (a nil value)"
-
-    def raise_error(*_: Any) -> None:
-        raise redis.ResponseError(text)
-
-    monkeypatch.setattr(store._pool, "execute", raise_error)
-    with contextlib.closing(Limiter(store)) as limiter:
+    with contextlib.closing(Limiter(_store_that_fails(_url(own_server), text))) as limiter:
         for _ in range(2):
             with pytest.raises(ConfigurationError, match=r"lacks a function .* as fakeredis does"):
                 limiter.acquire(LIMIT, job=JOB)
@@ -288,17 +288,13 @@ def test_a_server_without_scripts_is_logged(caplog: pytest.LogCaptureFixture) ->
         )
 
 
-def test_a_server_older_than_redis_5_is_an_outage_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_older_than_redis_5_is_an_outage_with_its_reason() -> None:
     """Before Redis 5, a script may not write after it has read the clock. (Here, only the server's error is used.)"""
-    store = RedisStore("redis://localhost:1/0")
-
-    def raise_error(*_: Any) -> None:
-        raise redis.ResponseError(
-            "Error running script (call to f_0): @user_script:9: @user_script: 9: Write commands not allowed after "
-            "non deterministic commands. Call redis.replicate_commands() at the start of your script"
-        )
-
-    monkeypatch.setattr(store._pool, "execute", raise_error)
+    store = _store_that_fails(
+        "redis://localhost:1/0",
+        "Error running script (call to f_0): @user_script:9: @user_script: 9: Write commands not allowed after "
+        "non deterministic commands. Call redis.replicate_commands() at the start of your script",
+    )
     with pytest.raises(StoreUnavailable, match=r"it is older than Redis 5: use 6\.2 or later"):
         store.reset([BUCKET])
 

@@ -23,11 +23,11 @@ from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from conformance.bench import run_in_threads
 from support.servers.certificates import self_signed, tls_options
 from support.servers.processes import Cluster, redis_server, stored
 from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
+from support.threads import run_in_threads
 from support.waiting import wait_until
 from support.waitlists import check_wake
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
@@ -298,9 +298,7 @@ def test_a_cluster_client_names_the_nodes(cluster: Cluster) -> None:
 
 
 def test_a_cluster_client_made_from_a_url_keeps_its_tls() -> None:
-    """
-    TLS settings of the client are kept: redis-py stores the connection class as an option, but does not accept it.
-    """
+    """TLS settings are kept: redis-py stores the connection class of a client as an option, but does not accept it."""
     store = _ClusterOfClient.__new__(_ClusterOfClient)
     client: Any = redis.RedisCluster.__new__(redis.RedisCluster)
     options = {"connection_class": redis.SSLConnection, "ssl_ca_certs": "/ours.pem"}

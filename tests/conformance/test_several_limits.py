@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.bench import NOW_US, SECOND_US, SLOW, STEP_US, TEN, Bench, run_in_threads
+from conformance.bench import NOW_US, SECOND_US, SLOW, STEP_US, TEN, Bench
 from conformance.cases import FIVE_CASES, Case
 from conformance.conftest import store_named
+from support.threads import run_in_threads
 from throttlekit import Concurrency
 from throttlekit._core.answer import Caller, Reason
 from throttlekit._core.limit.base import Limit
@@ -95,9 +96,7 @@ def test_a_denial_by_one_limit_changes_no_other(bench: Bench, case: Case) -> Non
 
 @each_case
 def test_a_woken_job_is_admitted_before_newcomers(bench: Bench, case: Case) -> None:
-    """
-    A job that waits for one of five limits is admitted when it is woken, and newcomers are not admitted before it.
-    """
+    """A job that waits for one of five limits is admitted when it is woken, and no newcomer is admitted before it."""
     bench.drain(case.limit)
     ids = [f"job {number}" for number in range(1 + case.together)]
     for id in ids:

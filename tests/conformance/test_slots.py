@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from conformance.bench import NAME, NOW_US, SECOND_US, Bench, run_in_threads
+from conformance.bench import NAME, NOW_US, SECOND_US, Bench
+from support.threads import run_in_threads
 from throttlekit import Concurrency
 from throttlekit._core.algorithms.by_latency import ByLatency
 from throttlekit._core.answer import Answer, Caller, Reason
@@ -57,9 +58,7 @@ def test_a_slot_is_free_when_its_lease_expires(bench: Bench) -> None:
 
 
 def test_released_slots_are_for_the_first_waiting_job(bench: Bench) -> None:
-    """
-    The first waiting job gets the released slots, however many it needs; retry times are multiples of the mean hold.
-    """
+    """The first waiting job gets released slots, however many it needs; retry times are multiples of the mean hold."""
     for number in range(5):
         assert bench.decide(SLOTS, holder=f"a{number}").allowed
     bench.now_us += 5 * SECOND_US
@@ -68,9 +67,8 @@ def test_released_slots_are_for_the_first_waiting_job(bench: Bench) -> None:
         assert bench.decide(SLOTS, holder=f"b{number}").allowed
     retries = [bench.decide(SLOTS, holder=f"w{n}", job=f"w{n}").retry_us - bench.now_us for n in range(3)]
     assert retries == [SECOND_US, 2 * SECOND_US, 3 * SECOND_US]
-    bench.forget(SLOTS, job="w0")
-    bench.forget(SLOTS, job="w1")
-    bench.forget(SLOTS, job="w2")
+    for n in range(3):
+        bench.forget(SLOTS, job=f"w{n}")
     for holder, cost in (("large", 2), ("small", 1)):
         assert not bench.decide(SLOTS, holder=holder, job=holder, cost=cost).allowed
     bench.release(bench.lease(SLOTS, "b0"))

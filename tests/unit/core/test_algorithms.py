@@ -13,7 +13,6 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.time_zone import Zone
 
 NOW_US = 1_800_000_000_000_000
-MS = 1000
 
 RATES: list[Limit] = [
     TokenBucket("token", "10/s", burst=5),
@@ -28,16 +27,12 @@ every_rate = pytest.mark.parametrize("limit", RATES, ids=lambda limit: limit.nam
 every_limit = pytest.mark.parametrize("limit", [*RATES, Concurrency("slots", 20)], ids=lambda limit: limit.name)
 
 
-def _bound(limit: Limit, cost: int, now_us: int, holder: object = "") -> Any:
-    return limit.bind(cost, now_us, f"{holder}")
-
-
 def _used(limit: Limit, seed: int) -> tuple[Any, int]:
     """Return the state of a limit after random use, and the time."""
     rnd, now_us, state = random.Random(seed), NOW_US + seed * 123_457, None
     for number in range(rnd.randrange(60)):
         now_us += rnd.randrange(3 * max(1, limit.period_us // limit.amount))
-        unit = _bound(limit, 1, now_us, number)
+        unit = limit.bind(1, now_us, f"{number}")
         if rnd.random() < 0.05 and limit.period_us:
             state = unit.exhaust(state, now_us)
         if unit.ready_us(state, now_us) <= now_us:
@@ -50,8 +45,8 @@ def _used(limit: Limit, seed: int) -> tuple[Any, int]:
 def test_there_counts_the_units_that_are_admitted_now(limit: Limit, seed: int) -> None:
     """`there` is exactly the number of one-unit jobs that are admitted at once."""
     state, now_us = _used(limit, seed)
-    there, admitted = _bound(limit, 1, now_us).there(state, now_us), 0
-    while (unit := _bound(limit, 1, now_us, f"more{admitted}")).ready_us(state, now_us) <= now_us:
+    there, admitted = limit.bind(1, now_us).there(state, now_us), 0
+    while (unit := limit.bind(1, now_us, f"more{admitted}")).ready_us(state, now_us) <= now_us:
         state, admitted = unit.admit(state, now_us), admitted + 1
     assert there == admitted
 
@@ -62,8 +57,8 @@ def test_units_ahead_count_like_own_units(limit: Limit, seed: int) -> None:
     """Up to the capacity, a job behind *n* units is granted no later than one job that costs *n* units more."""
     state, now_us = _used(limit, seed)
     for ahead in range(limit.capacity):
-        together = _bound(limit, ahead + 1, now_us).ready_us(state, now_us)
-        behind = _bound(limit, 1, now_us).ready_us(state, now_us, ahead)
+        together = limit.bind(ahead + 1, now_us).ready_us(state, now_us)
+        behind = limit.bind(1, now_us).ready_us(state, now_us, ahead)
         assert behind <= together + 1
         # In a sliding window, units that are admitted in the meantime fade later. A charge is rounded up.
         assert behind >= together - 1 or isinstance(limit, SlidingWindow)
@@ -74,7 +69,7 @@ def test_units_ahead_count_like_own_units(limit: Limit, seed: int) -> None:
 def test_more_units_ahead_never_mean_an_earlier_grant(limit: Limit, seed: int) -> None:
     """The more units are ahead of a job, the later it is granted: in the long run, at the limit's rate."""
     state, now_us = _used(limit, seed)
-    unit = _bound(limit, 1, now_us)
+    unit = limit.bind(1, now_us)
     ready_us = [unit.ready_us(state, now_us, ahead) for ahead in range(10 * limit.capacity)]
     assert ready_us == sorted(ready_us)
     if limit.period_us:
@@ -89,16 +84,16 @@ def test_pace_equals_the_rate(limit: Limit) -> None:
     """The retry times of callers without a job are spread by the time that the limit needs for their units."""
     for cost in (1, min(3, limit.capacity)):
         expected_us = cost * limit.period_us / limit.amount
-        assert expected_us <= _bound(limit, cost, NOW_US).pace_us(None, NOW_US) <= expected_us * 1.01 + 1
+        assert expected_us <= limit.bind(cost, NOW_US).pace_us(None, NOW_US) <= expected_us * 1.01 + 1
 
 
 @pytest.mark.parametrize("algorithm", [TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog])
 def test_mark_identifies_the_rate(algorithm: Any) -> None:
     """The mark changes with the rate, and with nothing else."""
-    marks = [_bound(algorithm("x", rate), 1, NOW_US).mark for rate in ("10/s", "600/m", "11/s", "100/s", "10/h")]
+    marks = [algorithm("x", rate).bind(1, NOW_US).mark for rate in ("10/s", "600/m", "11/s", "100/s", "10/h")]
     assert marks[0] == marks[1]
     assert len(set(marks)) == 4
-    assert _bound(Concurrency("x", 3), 1, NOW_US).mark != _bound(Concurrency("x", 4), 1, NOW_US).mark
+    assert Concurrency("x", 3).bind(1, NOW_US).mark != Concurrency("x", 4).bind(1, NOW_US).mark
 
 
 @pytest.mark.parametrize(
@@ -118,7 +113,7 @@ def test_mark_identifies_the_rate(algorithm: Any) -> None:
 )
 def test_units_that_are_lost_within_the_grace_time(limit: Limit, cost: int, grace_us: int, tight: bool) -> None:
     """A unit is lost if the bucket is full before the grace time is over, or while a slot is unused."""
-    assert (_bound(limit, cost, NOW_US).keeps_us < grace_us) is tight
+    assert (limit.bind(cost, NOW_US).keeps_us < grace_us) is tight
 
 
 @pytest.mark.parametrize(

@@ -243,28 +243,19 @@ def _simulate_jobs(limit: Limit, seed: int, length: int) -> tuple[list[Job], lis
     return jobs, returned
 
 
-@pytest.mark.parametrize(
-    "limit", [limit for limit in QUICK if not isinstance(limit, BUCKETS)], ids=lambda limit: limit.name
-)
+@quick
 @random_runs
 @given(seed=seeds, length=lengths)
 def test_returned_units_do_not_break_the_bound(limit: Limit, seed: int, length: int) -> None:
-    """The actual costs stay within the bound of every window, however late they are settled."""
-    jobs, _ = _simulate_jobs(limit, seed, length)
-    assert_bound(limit, [(job.granted_us, job.actual) for job in jobs])
-
-
-@pytest.mark.parametrize(
-    "limit", [limit for limit in QUICK if isinstance(limit, BUCKETS)], ids=lambda limit: limit.name
-)
-@random_runs
-@given(seed=seeds, length=lengths)
-def test_bucket_admits_no_more_than_was_returned_to_it(limit: Limit, seed: int, length: int) -> None:
-    """The actual costs of a bucket stay within the bound plus what earlier jobs returned within the window."""
+    """
+    The actual costs stay within the bound of every window, however late they are settled. A bucket also admits what
+    earlier jobs returned within the window.
+    """
     jobs, returned = _simulate_jobs(limit, seed, length)
+    into_bucket = returned if isinstance(limit, BUCKETS) else []
 
     def extra(first_us: int, last_us: int) -> int:
-        return sum(job.cost - job.actual for at_us, job in returned if job.granted_us < first_us <= at_us <= last_us)
+        return sum(job.cost - job.actual for at_us, job in into_bucket if job.granted_us < first_us <= at_us <= last_us)
 
     assert_bound(limit, [(job.granted_us, job.actual) for job in jobs], extra)
 

@@ -48,16 +48,6 @@ def live_holders(state: Holders | None, now_us: int) -> list[str]:
     return [holder for holder, until_us in (state.leases if state else ()) if until_us > now_us]
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def limiter(clock: FakeClock) -> Limiter:
-    return Limiter(MemoryStore(clock_us=clock))
-
-
 # The rule
 
 
@@ -94,18 +84,6 @@ def test_renewed_lease_lasts_from_now_on() -> None:
     assert live_holders(state, NOW_US + LEASE_US) == ["a"]
     assert live_holders(state, NOW_US + 2 * LEASE_US - 2) == ["a"]
     assert live_holders(state, NOW_US + 2 * LEASE_US - 1) == []
-
-
-def test_renewal_after_the_loss_takes_only_a_free_slot() -> None:
-    """A lost slot is taken again if one is free; if others hold all of them, the renewal fails."""
-    late_us = NOW_US + LEASE_US
-    state, kept = slot("a").renew(taken("a", "b"), late_us)
-    assert kept
-    assert live_holders(state, late_us) == ["a"]
-    state = slot("c").admit(state, late_us)
-    after, kept = slot("b").renew(state, late_us)
-    assert (after, kept) == (state, False)
-    assert slot("b").renew(None, late_us)[1]
 
 
 def test_slot_returned_at_once_is_not_measured() -> None:
@@ -250,14 +228,13 @@ def test_clock_that_was_far_ahead_blocks_for_one_lease_at_most() -> None:
 
 
 def test_clock_that_jumps_forward_ends_leases_and_renewal_takes_them_back() -> None:
-    """A jump beyond the lease frees every slot; a live holder takes one again, as long as there are any."""
-    state: Holders | None = taken("a", "b")
-    ahead_us = NOW_US + 3_600_000_000
-    state = slot("c").admit(state, ahead_us)
-    state, first = slot("a").renew(state, ahead_us)
-    state, second = slot("b").renew(state, ahead_us)
-    assert (first, second) == (True, False)
-    assert live_holders(state, ahead_us) == ["a", "c"]
+    """From the end of the lease on, every slot is free; a live holder takes one again, or its renewal fails."""
+    for ahead_us in (NOW_US + LEASE_US, NOW_US + 3_600_000_000):
+        state, renewed = slot("a").renew(slot("c").admit(taken("a", "b"), ahead_us), ahead_us)
+        assert renewed
+        assert live_holders(state, ahead_us) == ["a", "c"]
+        assert slot("b").renew(state, ahead_us) == (state, False)
+        assert slot("b").renew(None, ahead_us)[1]
 
 
 def test_longer_leases_of_an_older_definition_are_honoured() -> None:
@@ -302,42 +279,30 @@ def test_mean_adapts_within_a_few_holds(before_us: int, after_us: int) -> None:
 
 def test_first_hold_is_the_mean() -> None:
     """The first hold that ends is used as the mean, and a hold of no time counts as a microsecond."""
-    state, _ = _hold(None, NOW_US, 700)
-    assert state is not None
-    assert state.mean_us == 700
-    state, _ = _hold(None, NOW_US, 0)
-    assert state is not None
-    assert state.mean_us == 1
+    for held_us, mean_us in ((700, 700), (0, 1)):
+        state, _ = _hold(None, NOW_US, held_us)
+        assert state is not None
+        assert state.mean_us == mean_us
 
 
-def test_slots_become_free_at_the_mean_hold_divided_by_their_number() -> None:
-    """Of ten slots that are held for a second each, one becomes free every 0.1 s."""
-    state = taken(*"abcdefghij", amount=10)._replace(mean_us=1_000_000)
-    charge = slot("x", 10)
-    assert charge.ready_us(state, NOW_US) == NOW_US + 100_000
-    assert charge.ready_us(state, NOW_US, 4) == NOW_US + 500_000
-    assert charge.pace_us(state, NOW_US) == 100_000
-
-
-def test_pace_follows_a_hold_that_lasts_longer_than_the_mean() -> None:
-    """If no job was admitted for ten seconds, each holder has held its slot for at least that long."""
-    state = taken(*"abcdefghij", amount=10)._replace(mean_us=1_000)
-    assert slot("x", 10).ready_us(state, NOW_US + 10_000_000) == NOW_US + 11_000_000
-
-
-def test_pace_before_any_hold_has_ended() -> None:
-    """A hold is assumed to last 0.1 s, and to be half over if it lasts longer."""
-    state = taken("a", amount=1)
-    charge = slot("x", 1)
-    assert charge.ready_us(state, NOW_US) == NOW_US + 100_000
-    assert charge.ready_us(state, NOW_US + 1_000_000) == NOW_US + 3_000_000
-    assert charge.pace_us(None, NOW_US) == 100_000
-
-
-def test_pace_is_no_less_than_a_millisecond() -> None:
-    """However short the holds and many the slots, waiting jobs do not return all at once."""
-    state = taken("a", amount=1)._replace(mean_us=5)
-    assert slot("x", 1).ready_us(state, NOW_US) == NOW_US + 1_000
+@pytest.mark.parametrize(
+    ("slots", "mean_us", "since_grant_us", "pace_us"),
+    [
+        pytest.param(10, 1_000_000, 0, 100_000, id="the mean hold divided by the number of slots"),
+        pytest.param(10, 1_000, 10_000_000, 1_000_000, id="each holder has held its slot since the last grant"),
+        pytest.param(1, 50_000, -1_000_000, 50_000, id="the clock has stepped back"),
+        pytest.param(1, 5, 0, 1_000, id="at least a millisecond"),
+        pytest.param(1, 0, 0, 100_000, id="no hold has ended"),
+        pytest.param(1, 0, 1_000_000, 2_000_000, id="no hold has ended, and each is half over"),
+    ],
+)
+def test_slots_become_free_at_the_pace_of_holds(slots: int, mean_us: int, since_grant_us: int, pace_us: int) -> None:
+    """A job waits for the time in which one of the slots becomes free, and for as long again for each job ahead."""
+    state, charge = taken(*"abcdefghij"[:slots], amount=slots)._replace(mean_us=mean_us), slot("x", slots)
+    now_us = NOW_US + since_grant_us
+    assert charge.pace_us(state, now_us) == pace_us
+    assert [charge.ready_us(state, now_us, ahead) - now_us for ahead in (0, 4)] == [pace_us, 5 * pace_us]
+    assert charge.pace_us(None, now_us) == 100_000 // slots
 
 
 def test_pace_of_large_costs_is_that_of_jobs() -> None:
@@ -351,12 +316,6 @@ def test_pace_of_large_costs_is_that_of_jobs() -> None:
     waits_us = [jobs[16].ready_us(state, NOW_US, ahead) - NOW_US for ahead in (0, 5_000, 5_001)]
     assert waits_us == [100_000, 200_000, 200_020]
     assert slot("x", 80_000).ready_us(state, NOW_US) == NOW_US + 1_000
-
-
-def test_clock_that_stepped_back_leaves_the_pace_alone() -> None:
-    """A grant that lies in the future says nothing about the duration of holds."""
-    state = taken("a", amount=1)._replace(mean_us=50_000)
-    assert slot("x", 1).ready_us(state, NOW_US - 1_000_000) == NOW_US - 1_000_000 + 50_000
 
 
 # With the limiter
@@ -425,9 +384,8 @@ def test_tiers_have_amounts_and_leases_of_their_own(limiter: Limiter, clock: Fak
     assert not limiter.acquire(plan, job=pro)
 
 
-def test_redefined_limit_keeps_its_holders(clock: FakeClock) -> None:
+def test_redefined_limit_keeps_its_holders(store: MemoryStore, clock: FakeClock) -> None:
     """Another amount or lease counts the holders under the old one."""
-    store = MemoryStore(clock_us=clock)
     old, new = Limiter(store), Limiter(store)
     decisions = [old.acquire(Concurrency("same", 4, lease=600)) for _ in range(4)]
     smaller = Concurrency("same", 2, lease=1)

@@ -382,7 +382,10 @@ def test_tenants_share_a_limit(lists: Lists) -> None:
 
 @pytest.mark.parametrize("expire", [True, False])
 def test_jobs_that_leave_do_not_use_up_the_share_of_their_tenant(lists: Lists, expire: bool) -> None:
-    """If jobs of a tenant expire or are removed, its next job gets the position that it would have without them."""
+    """
+    Jobs that expire at the end of their `max_wait`, or are removed, block no other, and the next job of their tenant
+    gets the position that it would have without them.
+    """
     limit = TokenBucket("shared", "1/s", burst=1, share=Share("{tenant}"))
     lists.decide("first", limit, tenant="patient", step=SECOND)
     for number in range(5):
@@ -408,15 +411,6 @@ def test_a_higher_priority_class_is_woken_first(lists: Lists) -> None:
     lists.decide("high", step=1, tenant="1", lead=CLASS)
     lists.now += SECOND
     assert [wake.id for wake in lists.look().wakes] == ["high"]
-
-
-def test_a_job_past_its_max_wait_blocks_no_other(lists: Lists) -> None:
-    """A waiting job is removed once its `max_wait` is over."""
-    lists.decide("one")
-    lists.decide("two", max_wait_us=500 * MS)
-    lists.decide("three")
-    lists.now += SECOND
-    assert [wake.id for wake in lists.look().wakes] == ["three"]
 
 
 def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
@@ -573,10 +567,7 @@ def test_released_slots_go_to_the_first_job(lists: Lists) -> None:
     lists.decide("one", limit)
     lists.decide("two", limit, owner="b")
     assert lists.look(limit=limit).look_in_us is None
-    (claim,) = [lists.claim(limit, job="one")]
-    lists.store.settle([])
-    from throttlekit.stores.base import Lease
-
+    claim = lists.claim(limit, job="one")
     lists.store.release([Lease(claim.bucket, claim.algorithm, lists.now)])
     lists.store.wake([lists.claim(limit)])
     assert lists.woken() == ["two"]

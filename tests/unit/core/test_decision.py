@@ -47,6 +47,8 @@ def test_decision_takes_keyword_arguments_only() -> None:
     made: Any = Decision
     with pytest.raises(TypeError, match="positional"):
         made(True, LIMIT, "", 1, 4, 0.0, 0.0, 0.1, "allowed")
+    with pytest.raises(TypeError):
+        made(True)
 
 
 def test_decision_can_be_subclassed() -> None:
@@ -209,7 +211,5 @@ def test_charged_is_a_value() -> None:
         one.cost = 2  # type: ignore[misc]
     with pytest.raises(TypeError):
         Charged(LIMIT)  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        Decision(True)  # type: ignore[call-arg, misc]
     with pytest.raises(ValueError, match="colour"):
         one._replace(colour="red")  # type: ignore[call-arg]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import pytest
@@ -153,10 +153,10 @@ def test_the_bound_is_reached() -> None:
         assert (histories.check(rule, [(now_us - 1, 3), *spent[1:]]) is None) is holds
 
 
-def filled_quota(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
+def filled_quota(units: int, *, cost: int = 1) -> LocalQuota:
     """Return a quota that has just got *units*, of which the first job used *cost*."""
     quota = LocalQuota(LEASE)
-    quota.record_lease(units, cost, at_us, at_us, PLENTY)
+    quota.record_lease(units, cost, START_US, START_US, PLENTY)
     return quota
 
 
@@ -198,38 +198,29 @@ def test_prefetched_amount_doubles_up_to_the_maximum() -> None:
     assert sizes == [2, 4, 8, 16, 32, 50, 50, 50]
 
 
-def steady_process(gap_us: int) -> Callable[[], int]:
-    """
-    Return a function that simulates a process with a request every *gap_us*, and returns how many units its next
-    prefetch took.
-    """
-    quota, now_us = LocalQuota(LEASE), START_US
-
-    def next_take() -> int:
-        nonlocal now_us
-        while True:
-            now_us += gap_us
-            if not quota.spend(1, now_us):
-                if units := quota.units_to_prefetch(1, now_us):
-                    quota.record_lease(units, 1, now_us, now_us, PLENTY)
-                    return units
-                quota.record_request(1, True, now_us, PLENTY)
-
-    return next_take
-
-
 def test_a_process_takes_what_it_spends_in_half_a_lease() -> None:
     """At 80 jobs a second and a lease of 0.25 s it takes 10 at a time, so that none goes unused."""
-    next_take = steady_process(12_500)
-    assert [next_take() for _ in range(12)][4:] == [10] * 8
+    quota, taken = LocalQuota(LEASE), list[int]()
+    for now_us in range(START_US, START_US + 2_000 * MS, 12_500):
+        if quota.spend(1, now_us):
+            continue
+        if units := quota.units_to_prefetch(1, now_us):
+            quota.record_lease(units, 1, now_us, now_us, PLENTY)
+            taken.append(units)
+        else:
+            quota.record_request(1, True, now_us, PLENTY)
+    assert len(taken) >= 12
+    assert set(taken[4:]) == {10}
 
 
 def test_never_more_than_half_of_what_is_left() -> None:
     """
-    A prefetch takes at most half of the remaining units that the last reply reported, and leaves the rest to other
-    processes.
+    A prefetch, also the first one, takes at most half of the remaining units that the last reply reported, and leaves
+    the rest to other processes.
     """
     quota = LocalQuota(LEASE)
+    quota.record_request(10, True, START_US, 8)
+    assert quota.units_to_prefetch(1, START_US + 1) == 4
     quota.record_lease(40, 1, START_US, START_US, 31)
     while quota.spend(1, START_US + 100):
         pass
@@ -310,18 +301,15 @@ def test_a_cost_as_large_as_the_lease_is_requested_by_itself() -> None:
     assert quota.units_to_prefetch(51, START_US + 100) == 0
 
 
-def test_remaining_units_are_spent_with_the_next_lease() -> None:
-    """Costs that do not fit evenly lose nothing: the rest of the last lease is used with the next one."""
+@pytest.mark.parametrize(("after_us", "left"), [(200, 40), (LEASE.for_us - 1, 40), (LEASE.for_us, 20)])
+def test_remaining_units_are_spent_with_the_next_lease(after_us: int, left: int) -> None:
+    """
+    Costs that do not fit evenly lose nothing: the rest of the last lease is used with the next one. It is lost if the
+    last lease has ended, even while the next one was requested.
+    """
     quota = filled_quota(50, cost=30)
-    quota.record_lease(50, 30, START_US + 100, START_US + 200, PLENTY)
-    assert quota.left == 40
-
-
-def test_remaining_units_of_an_ended_lease_are_lost() -> None:
-    """The units are lost even if the lease ended while the next one was requested."""
-    quota = filled_quota(50, cost=30)
-    quota.record_lease(50, 30, START_US + 100, START_US + LEASE.for_us, PLENTY)
-    assert quota.left == 20
+    quota.record_lease(50, 30, START_US + 100, START_US + after_us, PLENTY)
+    assert quota.left == left
 
 
 def test_units_are_put_back_into_their_own_lease() -> None:
@@ -338,11 +326,13 @@ def test_units_are_put_back_into_their_own_lease() -> None:
 
 
 def test_an_emptied_quota_stays_empty() -> None:
-    """Units cannot be put back into a quota that was emptied."""
+    """Emptying a quota discards its remaining units, and no units can be put back into it."""
     quota = filled_quota(10)
     until_us = quota.until_us
     quota.empty()
+    assert (quota.left, quota.until_us) == (0, 0)
     quota.put_back(1, until_us)
+    assert quota.left == 0
     assert not quota.spend(1, START_US)
 
 
@@ -364,16 +354,9 @@ def test_returning_units_would_break_the_bound() -> None:
     assert histories.check(histories.leased_bucket(1, 1000 * MS, 100, 10_000 * MS), spent) is not None
 
 
-def _quota_of_ten() -> LocalQuota:
-    """Return a quota that took 10 units with a first job that cost nothing."""
-    quota = LocalQuota(LEASE)
-    quota.record_lease(10, 0, START_US, START_US, PLENTY)
-    return quota
-
-
 def test_units_that_were_put_back_are_not_counted_as_spent() -> None:
     """A process prefetches according to what it has spent, as soon as its lease has ended."""
-    quota = _quota_of_ten()
+    quota = filled_quota(10, cost=0)
     assert quota.spend(9, START_US)
     assert quota.units_to_prefetch(1, quota.until_us) == 5
     quota.put_back(9, quota.until_us)
@@ -382,19 +365,11 @@ def test_units_that_were_put_back_are_not_counted_as_spent() -> None:
 
 def test_requests_during_a_prefetch_count_as_spent() -> None:
     """Plain requests while another thread prefetches are part of what the process will need."""
-    quota = LocalQuota(LEASE)
-    quota.record_lease(10, 10, START_US, START_US, PLENTY)
+    quota = filled_quota(10, cost=10)
     quota.begin(START_US + 1)
     quota.record_request(9, True, START_US + 2, PLENTY)
     quota.end_request()
     assert quota.units_to_prefetch(1, START_US + 250 * MS) == 5
-
-
-def test_first_prefetch_is_at_most_half_of_what_is_left() -> None:
-    """The first prefetch is bounded too, because the reply to a plain request has the remaining units."""
-    quota = LocalQuota(LEASE)
-    quota.record_request(10, True, START_US, 8)
-    assert quota.units_to_prefetch(1, START_US + 1) == 4
 
 
 def test_quota_starts_over_after_a_denial() -> None:
@@ -403,10 +378,3 @@ def test_quota_starts_over_after_a_denial() -> None:
     quota.record_request(10, True, START_US, PLENTY)
     quota.record_refusal(START_US - 200 * MS)
     assert quota.units_to_prefetch(1, START_US + 50 * MS) == 0
-
-
-def test_emptied_quota_has_nothing() -> None:
-    """Emptying a quota discards its remaining units."""
-    quota = _quota_of_ten()
-    quota.empty()
-    assert (quota.left, quota.until_us) == (0, 0)

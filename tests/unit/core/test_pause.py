@@ -94,14 +94,9 @@ def used(limit: Limit, times: int) -> Any:
     return state.taken
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 @pytest.fixture(params=["sync", "async"])
-def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Limiter]:
-    with either(request.param, MemoryStore(clock_us=clock)) as limiter:
+def limiter(request: pytest.FixtureRequest, store: MemoryStore) -> Iterator[Limiter]:
+    with either(request.param, store) as limiter:
         yield limiter
 
 
@@ -499,9 +494,9 @@ def test_resume_grants_the_units_that_accrued(limiter: Limiter, clock: FakeClock
     assert [limiter.acquire(partner).allowed for _ in range(4)] == [True, True, True, False]
 
 
-def test_resume_after_a_429_grants_at_the_rate(clock: FakeClock) -> None:
+def test_resume_after_a_429_grants_at_the_rate(store: MemoryStore, clock: FakeClock) -> None:
     """Resuming after a 429 leaves the limit empty; it fills from then on."""
-    limiter, partner = Limiter(MemoryStore(clock_us=clock)), TokenBucket("partner", "1/s", burst=5)
+    limiter, partner = Limiter(store), TokenBucket("partner", "1/s", burst=5)
     limiter.pause_claims(limiter.claims(Call([partner])), 3600 * SECOND_US, emptied=True)
     clock.advance(1)
     limiter.resume(partner)
@@ -523,10 +518,9 @@ def test_pause_without_a_job_affects_every_tier(limiter: Limiter) -> None:
     assert "paused" not in (limiter.peek(plan, job=free).reason, limiter.peek(plan, job=pro).reason)
 
 
-def test_limit_of_a_process_is_paused_in_the_process() -> None:
+def test_limit_of_a_process_is_paused_in_the_process(store: MemoryStore) -> None:
     """The pause of a limit of scope "process" is in that process alone, because no other counts the limit."""
-    store, own = MemoryStore(), TokenBucket("own", "10/s", burst=9, scope="process")
-    here, there = Limiter(store), Limiter(store)
+    here, there, own = Limiter(store), Limiter(store), TokenBucket("own", "10/s", burst=9, scope="process")
     here.pause(own, 60)
     assert here.peek(own).reason == "paused"
     assert there.acquire(own)
@@ -541,9 +535,8 @@ def test_invalid_duration_is_refused(limiter: Limiter, seconds: Any) -> None:
     limiter.pause(TokenBucket("x", "1/s"), 366 * 86_400)
 
 
-def test_memory_store_removes_a_pause_that_no_longer_matters(clock: FakeClock) -> None:
+def test_memory_store_removes_a_pause_that_no_longer_matters(store: MemoryStore, clock: FakeClock) -> None:
     """The store keeps a pause for as long as it matters."""
-    store = MemoryStore(clock_us=clock)
     limiter, partner = Limiter(store), TokenBucket("partner", "1/s", burst=5)
     limiter.pause_claims(limiter.claims(Call([partner])), 7200 * SECOND_US, emptied=True)
     clock.advance(7204.9)

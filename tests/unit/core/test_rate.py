@@ -165,12 +165,6 @@ def test_several_rates_in_one_text(rate: str) -> None:
         parse_rate(rate)
 
 
-def test_error_states_the_largest_amount() -> None:
-    """The error for an amount that is too large states the maximum."""
-    with pytest.raises(ConfigurationError, match="at most 999999999999"):
-        parse_rate((10**12, 1))
-
-
 @given(period_us=st.integers(1, LONGEST_PERIOD_US))
 def test_seconds_that_are_whole_microseconds_are_exact(period_us: int) -> None:
     """A period in seconds is converted to exactly that number of microseconds."""

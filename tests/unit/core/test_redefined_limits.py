@@ -35,16 +35,6 @@ EVERY: dict[str, Limit] = {
 }
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def store(clock: FakeClock) -> MemoryStore:
-    return MemoryStore(clock_us=clock)
-
-
 def job(id: str = "1") -> Job:
     return Job(id=id, name="call", queue="call")
 
@@ -154,10 +144,7 @@ def test_one_name_has_one_definition_in_a_process(one: str, other: str) -> None:
 def test_limit_given_twice_is_an_error(verb: str, name: str) -> None:
     """Each limit is given once, with a cost; this includes an equal object, and a limit together with its tier."""
     limit = EVERY[name]
-    message = "limit 'api' was given twice: name it once, with a cost"
-    with pytest.raises(ConfigurationError) as caught:
-        getattr(Limiter(), verb)(limit, TokenBucket("other", "1/s"), limit, job=job())
-    assert str(caught.value) == message
-    with pytest.raises(ConfigurationError) as caught:
-        getattr(Limiter(), verb)(limit, limit.for_job(job()), job=job())
-    assert str(caught.value) == message
+    for again in (limit, limit.for_job(job())):
+        with pytest.raises(ConfigurationError) as caught:
+            getattr(Limiter(), verb)(limit, TokenBucket("other", "1/s"), again, job=job())
+        assert str(caught.value) == "limit 'api' was given twice: name it once, with a cost"

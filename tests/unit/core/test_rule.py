@@ -55,11 +55,13 @@ def test_local_part_counts_in_process_memory(kind: Any, rate: Any, other: Any) -
 
 
 def test_adaptive_limit_keeps_its_relative_floor_when_its_rate_is_set() -> None:
-    """A floor of a tenth of the rate stays a tenth; each tier of a limit has the floor."""
+    """A floor of a tenth of the rate stays a tenth, also of a rate below the floor; each tier of a limit has it."""
     limit = TokenBucket("api", "100/s", adapt=Adapt("10/s"))
-    changed = change_rate(limit, "50/s").adapt
-    assert isinstance(changed, Adapt)
-    assert changed.refusal(50, 1_000_000, None).floor == 100_000
+    for rate, amount in (("50/s", 50), ("3/s", 3)):
+        changed = change_rate(limit, rate)
+        assert (changed.rate, changed.amount) == (rate, amount)
+        assert isinstance(changed.adapt, Adapt)
+        assert changed.adapt.refusal(amount, 1_000_000, None).floor == 100_000
     tiered = TokenBucket("api", {"free": "100/s", "pro": "50/s"}, tier="{plan}", adapt=Adapt("10/s"))
     assert tiered.tiers is not None
     assert {tier: each.adapt == limit.adapt for tier, each in tiered.tiers.items()} == {"free": True, "pro": True}

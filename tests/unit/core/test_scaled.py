@@ -25,8 +25,6 @@ from throttlekit import (
 from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US
 from throttlekit._core.serialize import load_in_force, plain
-from throttlekit.stores import MemoryStore
-from throttlekit.testing import FakeClock
 
 VARYING = TokenBucket("x", lambda job: job.kwargs["rate"], adapt=Adapt("2/s"))
 
@@ -112,10 +110,8 @@ def test_log_is_not_scaled() -> None:
 @pytest.mark.parametrize(
     "limit", [TokenBucket("x", "8/s"), LeakyBucket("x", "8/s"), FixedWindow("x", "8/s"), SlidingWindow("x", "8/s")]
 )
-def test_scaling_on_and_off_gives_no_extra_unit(limit: Limit) -> None:
+def test_scaling_on_and_off_gives_no_extra_unit(limiter: Limiter, limit: Limit) -> None:
     """However often a limit is scaled, a period admits no more than the bound of the whole rate."""
-    clock = FakeClock()
-    with Limiter(MemoryStore(clock_us=clock)) as limiter:
-        forms = [limit, scale_rate(limit, 500), scale_rate(limit, 130)]
-        granted = sum(limiter.acquire(forms[turn % 3], job=Job(id=str(turn))).allowed for turn in range(60))
-        assert 1 <= granted <= limit.capacity
+    forms = [limit, scale_rate(limit, 500), scale_rate(limit, 130)]
+    granted = sum(limiter.acquire(forms[turn % 3], job=Job(id=str(turn))).allowed for turn in range(60))
+    assert 1 <= granted <= limit.capacity

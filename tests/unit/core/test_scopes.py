@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.servers.stores import Passing
+from support.servers.away import Away
+from support.servers.stores import Recording
 from throttlekit import (
     ConfigurationError,
     FixedWindow,
@@ -17,11 +18,9 @@ from throttlekit import (
     Limiter,
     SlidingLog,
     SlidingWindow,
-    StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.answer import Answer
-from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores import MemoryStore, Store
 from throttlekit.testing import FakeClock
 
 ALGORITHMS: tuple[Any, ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
@@ -29,40 +28,24 @@ SHARE = TokenBucket("share", "1/s", burst=2, scope="process")
 FLEET = TokenBucket("fleet", "1/s", burst=3)
 
 
-class Shared(Passing):
-    """A shared store in memory that records its requests, and can be unavailable."""
+class Shared(Recording):
+    """A shared store in memory that also records what is reset."""
 
     def __init__(self, clock: FakeClock) -> None:
-        self.inner = MemoryStore(clock_us=clock)
-        self.requested: list[list[str]] = []
+        super().__init__(MemoryStore(clock_us=clock))
         self.reset_names: list[str] = []
-        self.down = False
-
-    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, requester, attempt)
-        self.requested.append([claim.bucket for claim in request.claims])
-        if self.down:
-            raise StoreUnavailable("the store gave no usable answer: TimeoutError")
-        return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def reset(self, names: Sequence[str]) -> None:
         self.reset_names += names
-        self.inner.reset(names)
-
-    def close(self) -> None: ...
+        super().reset(names)
 
 
 class Clocked(Limiter):
     """A limiter whose in-process memory uses the clock of the test."""
 
-    def __init__(self, store: Shared, clock: FakeClock) -> None:
+    def __init__(self, store: Store, clock: FakeClock) -> None:
         super().__init__(store)
         self._wiring.stores.in_process = MemoryStore(clock_us=clock)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture
@@ -129,7 +112,7 @@ def test_scope_without_a_job_is_refused(limiter: Limiter, store: Shared, scope: 
     with pytest.raises(ConfigurationError) as caught:
         getattr(limiter, verb)(TokenBucket("api", "1/s", scope=scope))
     assert str(caught.value) == f"limit 'api' counts each {scope} apart: pass job="
-    assert (store.requested, store.reset_names) == ([], [])
+    assert (store.asked, store.reset_names) == ([], [])
 
 
 def test_reset_applies_to_the_jobs_queue(limiter: Limiter) -> None:
@@ -154,7 +137,7 @@ def test_process_limit_makes_no_request(limiter: Limiter, store: Shared, algorit
     assert not limiter.peek(limit)
     limiter.reset(limit)
     assert limiter.peek(limit)
-    assert (store.requested, store.reset_names) == ([], [])
+    assert (store.asked, store.reset_names) == ([], [])
 
 
 def test_each_process_has_its_own_share(store: Shared, clock: FakeClock) -> None:
@@ -173,7 +156,7 @@ def test_process_over_its_share_makes_no_request(limiter: Limiter, store: Shared
     limiter.acquire(SHARE, cost=2)
     denied = limiter.acquire(*order, job=job())
     assert (denied.allowed, denied.limit, denied.reason, denied.delay) == (False, SHARE, "exhausted", 1.0)
-    assert store.requested == []
+    assert store.asked == []
     assert limiter.peek(FLEET).remaining == 3
 
 
@@ -182,7 +165,7 @@ def test_grant_of_both_is_one_round_trip(limiter: Limiter, store: Shared) -> Non
     other = SlidingLog("other", "9/s")
     decision = limiter.acquire(FLEET, SHARE, other, TokenBucket("mine", "9/s", scope="process"))
     assert decision
-    assert [len(requested) for requested in store.requested] == [2]
+    assert [len(request.claims) for request, _ in store.asked] == [2]
     assert (decision.limit, decision.remaining) == (SHARE, 1)
     assert [each.limit.name for each in decision.charged] == ["fleet", "share", "other", "mine"]
 
@@ -200,9 +183,9 @@ def test_share_is_returned_when_the_fleet_denies(limiter: Limiter, algorithm: An
     assert limiter.peek(share, cost=0).remaining == before
 
 
-def test_share_is_returned_when_the_store_is_unavailable(limiter: Limiter, store: Shared) -> None:
+def test_share_is_returned_when_the_store_is_unavailable(clock: FakeClock) -> None:
     """While the shared store is unavailable, jobs are deferred uncharged: the units of their share are returned."""
-    store.down = True
+    limiter = Clocked(Away(), clock)
     for _ in range(5):
         decision = limiter.acquire(SHARE, FLEET, job=job())
         assert (decision.allowed, decision.reason) == (False, "store unavailable")
@@ -211,11 +194,11 @@ def test_share_is_returned_when_the_store_is_unavailable(limiter: Limiter, store
 
 
 @pytest.mark.parametrize("caller", [None, job()])
-def test_outage_names_the_first_limit_that_needs_the_store(limiter: Limiter, store: Shared, caller: Job | None) -> None:
+def test_outage_names_the_first_limit_that_needs_the_store(clock: FakeClock, caller: Job | None) -> None:
     """
     In an outage the decision names the first limit of the shared store, because limits of the process did not fail.
     """
-    store.down = True
+    limiter = Clocked(Away(), clock)
     other = SlidingLog("other", "9/s", key="{account}")
     for limits, first in (
         ((SHARE, FLEET, other), FLEET),
@@ -265,7 +248,7 @@ def test_early_job_keeps_its_position_in_its_process(limiter: Limiter, store: Sh
     clock.advance(0.4)
     early = limiter.acquire(FLEET, SHARE, job=job())
     assert (early.reason, early.limit, early.delay) == ("exhausted", SHARE, 0.6)
-    assert store.requested == []
+    assert store.asked == []
 
 
 def test_job_that_the_fleet_denies_is_not_charged_by_its_share(limiter: Limiter, clock: FakeClock) -> None:
@@ -302,4 +285,4 @@ def test_full_queue_of_a_process_refuses_without_a_request(limiter: Limiter, sto
     limiter.acquire(even)
     refused = limiter.acquire(even, FLEET, job=job())
     assert (refused.reason, refused.final, refused.delay) == ("queue full", True, 0.0)
-    assert store.requested == []
+    assert store.asked == []

@@ -52,34 +52,23 @@ def sent(limit: Limit, job: Job = JOB) -> dict[str, Any]:
     return arrived
 
 
-def is_same_limit(loaded: Limit, limit: Limit, job: Job) -> bool:
-    """Whether *loaded* limits *job* exactly as *limit* does."""
+def assert_same_limit(loaded: Limit, limit: Limit, job: Job) -> None:
+    """*loaded* limits *job* exactly as *limit* does."""
     own = limit.for_job(job)
     assert type(loaded) is type(own)
-    assert (loaded.fingerprint, loaded.name, loaded.scope, loaded.of_tier, loaded.capacity) == (
-        own.fingerprint,
-        own.name,
-        own.scope,
-        own.of_tier,
-        own.capacity,
-    )
+    for attribute in ("fingerprint", "name", "scope", "of_tier", "capacity", "max_queue"):
+        assert getattr(loaded, attribute) == getattr(own, attribute), attribute
     assert loaded.for_job(job) is loaded
-    assert (loaded.key_of(job), loaded.cost_of(None), loaded.part_of(job)) == (
-        own.key_of(job),
-        own.cost_of(job),
-        own.part_of(job),
-    )
-    charge = own.bind(own.cost_of(job), NOW)
-    assert loaded.bind(loaded.cost_of(None), NOW) == charge
-    assert loaded.max_queue == own.max_queue
-    return True
+    cost = loaded.cost_of(None)
+    assert (loaded.key_of(job), cost, loaded.part_of(job)) == (own.key_of(job), own.cost_of(job), own.part_of(job))
+    assert loaded.bind(cost, NOW) == own.bind(cost, NOW)
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=stable_repr)
 def test_limit_is_the_same_on_arrival(limit: Limit) -> None:
     """Definition, key and cost arrive, for every algorithm, option, scope and tier."""
     loaded = load(sent(limit))
-    assert is_same_limit(loaded, limit, JOB)
+    assert_same_limit(loaded, limit, JOB)
     assert loaded.by_value
     assert not limit.by_value
     assert sent(loaded) == sent(limit)
@@ -104,7 +93,7 @@ def test_any_limit_survives_a_trip_through_a_message(
     """Whatever its name, rate, key and scope, a limit arrives as it was sent."""
     limit = kind(name, rate, key="{key}", cost=cost, scope=scope)
     job = Job(name="send", queue="mail", kwargs={"key": key})
-    assert is_same_limit(load(sent(limit, job)), limit, job)
+    assert_same_limit(load(sent(limit, job)), limit, job)
 
 
 def test_message_format_does_not_change() -> None:

@@ -16,7 +16,6 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.change import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.slowdown import ONE, Refusal, Remaining, Slowdown, apply_refusal, apply_remaining, pace_of
 from throttlekit._core.storage_keys import wait_names
@@ -204,8 +203,8 @@ def test_bound_holds_whatever_is_reported(events: list[tuple[int, int, int, int]
         (lambda: Adapt("1/s", span=True), "the span must be"),
         (lambda: TokenBucket("x", "10/s", adapt=Adapt("10/s")), "must be less than the rate"),
         (lambda: TokenBucket("x", "10/s", adapt=Adapt("1/d")), "at least a thousandth"),
-        (lambda: TokenBucket("x", "10/s", adapt="1/s"), "adapt must be like"),  # type: ignore[arg-type]
-        (lambda: Concurrency("x", 3, adapt=Adapt("1/s")), "a concurrency limit has none"),
+        (lambda: TokenBucket("x", "10/s", adapt="1/s"), "adapt must be like Adapt"),  # type: ignore[arg-type]
+        (lambda: Concurrency("x", 3, adapt=Adapt("1/s")), "a concurrency limit has none: write adapt=ByLatency"),
         (lambda: TokenBucket("x", {"a": "10/s", "b": "1/s"}, tier="{t}", adapt=Adapt("5/s")), "less than the rate"),
     ],
 )
@@ -245,11 +244,9 @@ def test_reported_overload_slows_the_limit_down() -> None:
         limiter.report_overload(TokenBucket("y", "1/s"))
 
 
-def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower() -> None:
+def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower(limiter: Limiter, clock: FakeClock) -> None:
     """After a pause with `refused=True` the limit begins empty and slower; a plain pause keeps its units."""
-    clock = FakeClock()
     limit = TokenBucket("x", "10/s", burst=10, adapt=Adapt("1/s", span=10))
-    limiter = Limiter(MemoryStore(clock_us=clock))
     limiter.pause(limit, 1, refused=True)
     clock.advance(1.0)
     assert limiter.peek(limit).reason == "exhausted"
@@ -263,17 +260,11 @@ def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower() -> None:
     )
 
 
-def _limited(limit: Limit) -> tuple[FakeClock, Limiter]:
-    clock = FakeClock()
-    return clock, Limiter(MemoryStore(clock_us=clock))
-
-
-def test_waiting_jobs_are_scheduled_soon_after_the_slowdown() -> None:
+def test_waiting_jobs_are_scheduled_soon_after_the_slowdown(limiter: Limiter) -> None:
     """
     Jobs that wait for the partner's reset get retry times right after it: first a burst, then the limit's own rate.
     """
     limit = TokenBucket("x", "10/s", burst=10)
-    _, limiter = _limited(limit)
     limiter.apply_response({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "10"}, limit)
     delays = [limiter.acquire(limit, job=Job(id=str(number))).delay for number in range(30)]
     assert delays == sorted(delays)
@@ -303,10 +294,9 @@ def test_clock_that_steps_back_does_not_stop_a_slow_limit(step_s: int) -> None:
     assert downstream.grants_in(5 * S) > 30
 
 
-def test_slowdown_is_measured_from_the_end_of_the_pause() -> None:
+def test_slowdown_is_measured_from_the_end_of_the_pause(limiter: Limiter, clock: FakeClock) -> None:
     """After a pause with `refused=True`, the limit begins at its reduced rate, however long the pause was."""
     limit = TokenBucket("x", "100/s", burst=1, adapt=Adapt("1/s"))
-    clock, limiter = _limited(limit)
     limiter.pause(limit, 30, refused=True)
     clock.advance(30.0)
     granted = 0
@@ -322,14 +312,6 @@ def test_newer_window_with_more_remaining_is_applied() -> None:
     newer = apply_remaining(slow, Remaining(500, 660 * S), 10_000, NOW_US + 10 * S)
     assert newer is not None
     assert newer.tat_us < NOW_US + 12 * S
-
-
-def test_rate_set_below_the_floor_keeps_the_relative_floor() -> None:
-    """If an operator sets a rate below the floor, the floor remains the same part of the rate."""
-    made = change_rate(TokenBucket("x", "10/s", adapt=Adapt("5/s")), "3/s")
-    assert made.rate == "3/s"
-    assert made.adapt is not None
-    assert made.adapt.refusal(made.amount, made.period_us, None).floor == ONE // 2
 
 
 def test_fastest_rates_can_be_slowed_down() -> None:

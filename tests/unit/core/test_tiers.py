@@ -20,7 +20,6 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit.stores import MemoryStore
-from throttlekit.testing import FakeClock
 
 RATES = {"free": "10/minute", "pro": "100/minute"}
 ALGORITHMS: tuple[Any, ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
@@ -31,8 +30,8 @@ def job(plan: Any, id: str = "1", **kwargs: Any) -> Job:
 
 
 @pytest.fixture(params=["sync", "async"])
-def limiter(request: pytest.FixtureRequest) -> Iterator[Limiter]:
-    with either(request.param, MemoryStore(clock_us=FakeClock())) as limiter:
+def limiter(request: pytest.FixtureRequest, store: MemoryStore) -> Iterator[Limiter]:
+    with either(request.param, store) as limiter:
         yield limiter
 
 
@@ -146,27 +145,21 @@ TIER_FAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "message"), TIER_FAULTS)
-def test_tiers_that_cannot_work_are_refused_when_made(wrong: dict[str, Any], message: str) -> None:
-    """A mistake in the tiers raises at the declaration, and the message says what would be right."""
-    values: dict[str, Any] = {"rate": RATES, "tier": "{plan}", **wrong}
-    with pytest.raises(ConfigurationError) as caught:
-        TokenBucket("api", values.pop("rate"), **values)
-    assert str(caught.value) == f"limit 'api': {message}"
-
-
 @pytest.mark.parametrize(
-    ("algorithm", "options", "message"),
+    ("algorithm", "wrong", "message"),
     [
+        *((TokenBucket, *fault) for fault in TIER_FAULTS),
+        (TokenBucket, {"queue": {"free": 0}}, "queue= must have a value for each of the tiers 'free', 'pro'"),
         (LeakyBucket, {"queue": {"free": 1}}, "queue= must have a value for each of the tiers 'free', 'pro'"),
         (LeakyBucket, {"queue": {"free": 1, "pro": -1}}, "the queue must be a whole number of at least 0, not -1"),
         (FixedWindow, {"tz": {"free": "UTC"}}, "tz= must have a value for each of the tiers 'free', 'pro'"),
     ],
 )
-def test_options_of_every_tier_are_checked(algorithm: Any, options: dict[str, Any], message: str) -> None:
-    """Options by tier are checked like options for all tiers, for every algorithm."""
+def test_tiers_that_cannot_work_are_refused_when_made(algorithm: Any, wrong: dict[str, Any], message: str) -> None:
+    """A mistake in the tiers, or in an option of one of them, raises at the declaration, and says what is right."""
+    values: dict[str, Any] = {"rate": RATES, "tier": "{plan}", **wrong}
     with pytest.raises(ConfigurationError) as caught:
-        algorithm("api", RATES, tier="{plan}", **options)
+        algorithm("api", values.pop("rate"), **values)
     assert str(caught.value) == f"limit 'api': {message}"
 
 
@@ -240,17 +233,3 @@ def test_tiers_are_copied() -> None:
     rates["free"] = "1000/s"
     assert limit == TokenBucket("api", RATES, tier="{plan}")
     assert limit.rate == RATES
-
-
-def test_function_must_take_the_tiers_argument() -> None:
-    """A template that names an argument that the function lacks raises when the function is declared."""
-
-    def send(account: int) -> None: ...
-
-    limit = TokenBucket("api", RATES, tier="{plan}", key="{account}")
-    with pytest.raises(
-        ConfigurationError, match=r"limit 'api': its tier '{plan}' names an argument 'plan' that .*send"
-    ):
-        limit.check_function(send)
-    TokenBucket("api", RATES, tier="{account}").check_function(send)
-    TokenBucket("api", RATES, tier=lambda job: "free").check_function(send)

@@ -51,16 +51,6 @@ KINDS: tuple[tuple[Any, Any, Any], ...] = (
 )
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def limiter(clock: FakeClock) -> Limiter:
-    return Limiter(MemoryStore(clock_us=clock))
-
-
 def job_of(plan: Any, id: str = "1") -> Job:
     return Job(id=id, kwargs={"plan": plan, "tenant": 7})
 

@@ -40,16 +40,6 @@ def job_of(workflow: object, id: str = "", **arguments: Any) -> Job:
     return Job(id=id or f"{workflow}-{random.random()}", kwargs={"workflow": workflow, **arguments}, name="step")
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def limiter(clock: FakeClock) -> Limiter:
-    return Limiter(MemoryStore(clock_us=clock))
-
-
 def free(limiter: Limiter) -> int:
     return limiter.peek(GPU).remaining
 
@@ -354,15 +344,6 @@ def test_workflow_without_a_name_is_refused(limiter: Limiter, workflow: Any) -> 
         limiter.acquire(GPU, job=job_of(workflow))
     with pytest.raises(ConfigurationError, match="limit 'gpu': "):
         limiter.acquire(Concurrency("gpu", 2, lease=HOUR, held_by=lambda job: workflow), job=job_of("a"))
-
-
-def test_template_that_names_no_argument_of_the_function() -> None:
-    """A template of `held_by` with an unknown argument raises when the function is declared, as a key does."""
-
-    def work(account: str) -> None: ...
-
-    with pytest.raises(ConfigurationError, match=r"its held_by '{workflow}' names an argument 'workflow'"):
-        GPU.check_function(work)
 
 
 def test_limits_with_workflows_are_values() -> None:

@@ -60,11 +60,6 @@ class HookedStore(Passing):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> HookedStore:
     return HookedStore(clock)
 

@@ -40,17 +40,6 @@ def _throttling(host: _Host, *plugins: object, rules: WaitRules | None = None) -
     return Throttling(Limiter(plugins=plugins), host, rules=rules or WaitRules(), log=LOG)
 
 
-def test_a_job_runs_or_is_deferred() -> None:
-    """The first job runs, with its decision; the second is deferred."""
-    throttling = _throttling(_Host(OWN))
-    first, second = throttling.admit("a"), throttling.admit("b")
-    assert isinstance(first, Run)
-    assert first.decision is not None
-    assert first.decision.allowed
-    assert isinstance(second, Deferred)
-    assert second.delay > 0
-
-
 def test_a_job_without_limits_runs_without_a_request() -> None:
     """A job without limits makes no request, and a 429 of its body is an error like any other."""
     throttling = _throttling(_Host())
@@ -112,7 +101,10 @@ def test_a_plugin_adds_limits_to_any_job() -> None:
     first, second = throttling.admit("a"), throttling.admit("b")
     assert isinstance(first, Run)
     assert first.limits == (ADDED,)
+    assert first.decision is not None
+    assert first.decision.allowed
     assert isinstance(second, Deferred)
+    assert second.delay > 0
     both = _throttling(_Host(OWN), plugin).admit("a")
     assert isinstance(both, Run)
     assert both.limits == (OWN, ADDED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +14,6 @@ from support.servers.away import Away
 from throttlekit import (
     Concurrency,
     ConfigurationError,
-    Decision,
     FixedWindow,
     Job,
     Limit,
@@ -107,10 +107,15 @@ def test_the_strictest_header_is_used(headers: dict[str, str], status: int, pace
     )
 
 
-def test_a_job_applies_headers_to_its_only_rate(limiter: Recording) -> None:
-    """Slots have no rate; the headers apply to the key that the job was charged under."""
-    _job(limiter, ACCOUNT, SLOTS).apply_response(Response(SPENT))
-    assert limiter.slowed == [(_bucket(limiter, ACCOUNT), Remaining(5, 30_000_000))]
+@pytest.mark.parametrize(
+    "limit", [ACCOUNT, FixedWindow("daily", "100/day", tz="Asia/Kolkata")], ids=lambda limit: limit.name
+)
+def test_a_job_applies_headers_to_its_only_rate(limiter: Recording, limit: Limit) -> None:
+    """Slots have no rate; the headers apply to the bucket that the job was charged under."""
+    running = _job(limiter, limit, SLOTS)
+    running.apply_response(Response(SPENT))
+    assert running.decision is not None
+    assert limiter.slowed == [(running.decision.charged[0].bucket, Remaining(5, 30_000_000))]
 
 
 def test_a_job_with_several_rates_must_name_one(limiter: Recording) -> None:
@@ -178,13 +183,9 @@ def test_headers_are_ignored_outside_a_job() -> None:
 
 def test_a_response_without_information_makes_no_request(limiter: Recording) -> None:
     """A response that allows more than the limit makes no request either."""
-    limiter.slow_down = _refuse  # type: ignore[method-assign]
+    limiter.slow_down = Mock(side_effect=AssertionError("a request was made"))  # type: ignore[method-assign]
     for headers in ({}, {"RateLimit": '"a";r=1000;t=30'}, {"X-RateLimit-Remaining": "many"}):
         limiter.apply_response(Response(headers), PARTNER)
-
-
-def _refuse(events: object) -> None:
-    raise AssertionError(f"a request was made for {events}")
 
 
 def test_other_code_names_the_limit_and_the_key(limiter: Recording) -> None:
@@ -224,16 +225,12 @@ def test_an_unavailable_store_is_logged(
 ) -> None:
     """An unavailable store is logged and raises nothing, because the call to the partner was made."""
     monkeypatch.setattr("throttlekit._engine.apply_response._not_stored", Every())
-    limiter.slow_down = _raise_unavailable  # type: ignore[method-assign]
+    limiter.slow_down = Mock(side_effect=StoreUnavailable("the store is away"))  # type: ignore[method-assign]
     apply(limiter)
     apply(limiter)
     assert [each.message for each in caplog.records] == [
         "the store is away. The rate-limit headers of a response were not applied."
     ]
-
-
-def _raise_unavailable(events: object) -> None:
-    raise StoreUnavailable("the store is away")
 
 
 def test_unreadable_headers_are_logged_at_most_every_30_seconds(
@@ -247,12 +244,3 @@ def test_unreadable_headers_are_logged_at_most_every_30_seconds(
     assert [each.message for each in caplog.records] == [
         "A response has headers about rate limits that cannot be read: x-ratelimit-remaining."
     ]
-
-
-def test_a_calendar_window_is_identified_by_the_stores_clock(limiter: Recording) -> None:
-    """The headers apply to the bucket that was charged, as for settle."""
-    daily = FixedWindow("daily", "100/day", tz="Asia/Kolkata")
-    running = _job(limiter, daily)
-    running.apply_response(Response(SPENT))
-    assert isinstance(running.decision, Decision)
-    assert limiter.slowed == [(running.decision.charged[0].bucket, Remaining(5, 30_000_000))]

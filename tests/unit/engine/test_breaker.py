@@ -88,6 +88,12 @@ class Listener:
         self.events.append(event)
 
 
+def _request() -> Request:
+    """Return a request of a job for `CLOSED`."""
+    call = Call([CLOSED], JOB)
+    return build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
@@ -135,34 +141,6 @@ def test_the_first_answer_ends_the_outage(limiter: Limiter, store: Failing, cloc
     assert not limiter.acquire(CLOSED)
     clock.now += 0.75
     assert [limiter.acquire(CLOSED).allowed for _ in range(5)] == [True] * 5
-
-
-def test_one_call_is_sent_while_the_others_are_deferred(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
-    """While one call waits for the answer, the others are deferred at once: there is no herd."""
-    store.down = True
-    limiter.acquire(CLOSED)
-    clock.now += 0.75
-    waiting, over = threading.Event(), threading.Event()
-
-    class Slow(Failing):
-        def _answer(self) -> None:
-            super()._answer()
-            waiting.set()
-            over.wait(120)
-
-    slow = Slow()
-    assert isinstance(wiring_of(limiter).stores.shared, CircuitBreaker)
-    wiring_of(limiter).stores.shared._store = slow
-    decisions: list[Decision] = []
-    caller = threading.Thread(target=lambda: decisions.append(limiter.acquire(CLOSED)))
-    caller.start()
-    assert waiting.wait(30)
-    assert [limiter.acquire(CLOSED).reason for _ in range(20)] == ["store unavailable"] * 20
-    assert slow.calls == 1
-    over.set()
-    caller.join()
-    assert decisions[0].allowed
-    assert limiter.acquire(CLOSED)
 
 
 def test_slow_calls_are_still_sent_one_at_a_time(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
@@ -229,10 +207,7 @@ def test_a_job_keeps_its_position(limiter: Limiter, store: Failing, clock: Manua
 def test_a_call_that_fails_by_itself_blocks_no_other(
     limiter: Limiter, store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """
-    A call that fails because of its own key, such as a key of another type, defers only its own jobs, and is logged
-    once.
-    """
+    """A call that fails due to its own key, such as one of another type, defers only its jobs, and is logged once."""
     store.down, store.part = True, None
     assert [limiter.acquire(CLOSED).reason for _ in range(3)] == ["store unavailable"] * 3
     assert store.calls == 3
@@ -264,10 +239,8 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: ManualClock) -> None:
         def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
             return [ConfigurationError("it cannot be sent") for _ in requests]
 
-    store = Batched()
+    store, request = Batched(), _request()
     guard = CircuitBreaker(store, clock=clock)
-    call = Call([CLOSED], JOB)
-    request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
     store.down = True
     with pytest.raises(StoreUnavailable):
         guard.decide(request.claims, request.requester, attempt=request.attempt)
@@ -393,13 +366,10 @@ def test_local_jobs_are_limited_to_the_share(limiter: Limiter, store: Failing, l
     assert denied.charged == ()
 
 
-def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: ManualClock) -> None:
+def test_a_share_fills_up_at_its_own_rate(limiter: Limiter, store: Failing) -> None:
     """A quarter of 10/s admits one unit every 400 ms, whatever the clock of the store shows."""
-    limiter, time_us = Limiter(store), FakeClock()
-    wiring_of(limiter).stores.shared, wiring_of(limiter).stores.in_process = (
-        CircuitBreaker(store, clock=clock),
-        MemoryStore(clock_us=time_us),
-    )
+    time_us = FakeClock()
+    wiring_of(limiter).stores.in_process = MemoryStore(clock_us=time_us)
     store.down = True
     assert [limiter.acquire(LOCAL).allowed for _ in range(3)] == [True, True, False]
     assert limiter.acquire(LOCAL).delay == pytest.approx(0.4, abs=0.401)
@@ -573,6 +543,5 @@ def test_commands_resume_after_an_outage(clock: ManualClock) -> None:
     store.down = False
     clock.now += 1
     assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["reply"]] * 2
-    call = Call([CLOSED], JOB)
-    request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
+    request = _request()
     assert guarded.decide(request.claims, request.requester).allowed

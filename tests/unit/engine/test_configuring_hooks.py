@@ -86,10 +86,7 @@ def test_cost_of_a_plugin_is_charged() -> None:
 
 @pytest.mark.parametrize("cost", [-1, 11, 1.5, True, "2", RuntimeError("mine")])
 def test_invalid_cost_is_ignored(cost: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """
-    If a plugin's cost is below 0, above the capacity or not a number, the limit's own cost applies, and the log says
-    so.
-    """
+    """A plugin's cost below 0, above the capacity or of another type is logged, and the limit's own cost applies."""
 
     def wrong(job: Job) -> Any:
         if isinstance(cost, Exception):

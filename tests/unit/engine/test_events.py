@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,8 +23,7 @@ from throttlekit import (
 )
 from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.hookspecs import Decided
-from throttlekit.stores import MemoryStore, Store
-from throttlekit.testing import FakeClock
+from throttlekit.stores import MemoryStore
 
 LIMIT = TokenBucket("partner", "10/s", burst=1)
 OTHER = TokenBucket("other", "1/s", burst=5)
@@ -40,14 +40,18 @@ class Listener:
         self.events.append(event)
 
 
-def _limiter(store: Store | None = None) -> tuple[Limiter, Listener, FakeClock]:
-    listener, clock = Listener(), FakeClock()
-    return Limiter(store or MemoryStore(clock_us=clock), plugins=[listener]), listener, clock
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
 
 
-def test_each_acquire_is_one_event() -> None:
+@pytest.fixture
+def limiter(store: MemoryStore, listener: Listener) -> Limiter:
+    return Limiter(store, plugins=[listener])
+
+
+def test_each_acquire_is_one_event(limiter: Limiter, listener: Listener) -> None:
     """Allowed or denied, with a job or without, each call is one event with the decision that its caller got."""
-    limiter, listener, _ = _limiter()
     made = [limiter.acquire(LIMIT), limiter.acquire(LIMIT), limiter.acquire(LIMIT, job=Job(id="a"))]
     limiter.peek(LIMIT)
     assert [event.decision for event in listener.events] == made
@@ -55,60 +59,51 @@ def test_each_acquire_is_one_event() -> None:
     assert [event.job.id if event.job else None for event in listener.events] == [None, None, "a"]
 
 
-def test_due_may_be_longer_than_the_delay() -> None:
+def test_due_may_be_longer_than_the_delay(limiter: Limiter, listener: Listener) -> None:
     """`due` is the time until the job's slot, however short the delay that its framework supports."""
-    limiter, listener, _ = _limiter()
     decisions: list[Decision] = [limiter.acquire(LIMIT, job=Job(), delivery=Delivery(longest=0.15)) for _ in range(4)]
     assert [decision.delay for decision in decisions] == [0.0, 0.1, 0.15, 0.15]
     assert [event.due for event in listener.events] == pytest.approx([0.0, 0.1, 0.2, 0.3], rel=0.05)
 
 
-def test_event_has_all_limits_and_their_uses() -> None:
+def test_event_has_all_limits_and_their_uses(limiter: Limiter, listener: Listener) -> None:
     """The uses are those after the call: for a concurrency limit, its holders."""
-    limiter, listener, _ = _limiter()
-    limiter.acquire(SLOTS, OTHER, job=Job())
-    limiter.acquire(SLOTS, OTHER, job=Job())
-    limiter.acquire(SLOTS, OTHER, job=Job())
+    for _ in range(3):
+        limiter.acquire(SLOTS, OTHER, job=Job())
     assert {event.limits for event in listener.events} == {(SLOTS, OTHER)}
     assert [event.uses[0].units for event in listener.events if event.uses[0]] == [1, 2, 2]
 
 
-def test_took_is_set_only_if_the_store_was_called() -> None:
+def test_took_is_set_only_if_the_store_was_called(limiter: Limiter, listener: Listener) -> None:
     """A limit of scope "process" calls no store; neither does a call while the circuit is open."""
-    limiter, listener, _ = _limiter()
     limiter.acquire(OWN)
     limiter.acquire(OWN, LIMIT)
     limiter.acquire(LIMIT)
-    unavailable, outage, _ = _limiter(Away())
+    outage = Listener()
+    unavailable = Limiter(Away(), plugins=[outage])
     unavailable.acquire(LIMIT)
     unavailable.acquire(LIMIT)
     assert [event.took is not None for event in listener.events] == [False, False, True]
     assert [event.took is not None for event in outage.events] == [True, False]
 
 
-def test_a_decision_without_the_store_is_an_event() -> None:
+def test_a_decision_without_the_store_is_an_event(listener: Listener) -> None:
     """An outage skips no event: there is a decision, but uses and waits are unknown."""
-    limiter, listener, _ = _limiter(Away())
-    decision = limiter.acquire(LIMIT, job=Job())
+    decision = Limiter(Away(), plugins=[listener]).acquire(LIMIT, job=Job())
     assert decision.reason == "store unavailable"
     assert [(e.decision, e.uses, e.due) for e in listener.events] == [(decision, (), 0.0)]
     assert (decision.waited, decision.deferrals, decision.position) == (0.0, 0, None)
 
 
-def test_a_429_is_an_event_with_a_denial() -> None:
+def test_a_429_is_an_event_with_a_denial(limiter: Limiter, listener: Listener) -> None:
     """A body that received a 429 is decided again during the pause: the reason of the decision is "paused"."""
-    limiter, listener, _ = _limiter()
     deny_after_429(limiter, RateLimited(retry_after=30), [LIMIT], job=Job(), delivery=Delivery(), release=lambda: None)
     assert [(event.decision.reason, event.due) for event in listener.events] == [("paused", pytest.approx(30, abs=0.2))]
 
 
 def test_no_event_is_created_without_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a plugin that has the hook, no event is created."""
-
-    def made(*_: object) -> Decided:
-        raise AssertionError("an event was created without a listener")
-
-    monkeypatch.setattr("throttlekit._engine.events.Decided", made)
+    monkeypatch.setattr("throttlekit._engine.events.Decided", Mock(side_effect=AssertionError("an event was created")))
     assert Limiter().acquire(LIMIT).allowed
 
 

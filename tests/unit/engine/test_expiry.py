@@ -20,16 +20,6 @@ IN_TIME = 59.95
 """The delay to the next unit, minus the 0.05 s by which a job may be redelivered late."""
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def limiter(clock: FakeClock) -> Limiter:
-    return Limiter(MemoryStore(clock_us=clock))
-
-
 @pytest.mark.parametrize(
     ("delivery", "ends_in_us"),
     [

@@ -165,10 +165,7 @@ def test_stream_that_needs_no_time_is_closed_at_once() -> None:
 
 
 def test_an_opening_stream_is_not_cancelled() -> None:
-    """
-    A stopping worker waits for a stream that is being opened: otherwise a broker's client might close the channel of
-    all streams.
-    """
+    """A stopping worker waits for an opening stream: otherwise a client might close the channel of all streams."""
 
     async def run() -> _Stream:
         stream = _Stream(opens_in=0.05)
@@ -197,9 +194,7 @@ def test_an_unavailable_broker_without_redelivery_is_retried() -> None:
 
 
 def test_a_message_woken_at_shutdown_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    If the waker's thread is about to wake a message when it is stopped, it wakes the message, which is then returned.
-    """
+    """If the waker's thread is about to wake a message when it is stopped, it does so, and the message is returned."""
 
     async def run() -> _Stream:
         stream = _Stream("a", opens_within=0.0)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +18,7 @@ from throttlekit._engine.leases import Heartbeat
 from throttlekit._engine.running import Running
 from throttlekit.errors import LeaseLost, StoreUnavailable
 from throttlekit.hookspecs import SlotLost
-from throttlekit.stores import Correction, Lease, MemoryStore
+from throttlekit.stores import Lease, MemoryStore
 
 SHORT = 0.03
 
@@ -110,7 +111,7 @@ def test_lost_lease_is_reported_once_and_retried(lost: list[str]) -> None:
 @pytest.mark.parametrize(
     "error", [StoreUnavailable("away"), RuntimeError("a store of one's own"), ValueError("1 of 2")]
 )
-def test_lease_that_ends_during_an_outage_is_lost(lost: list[str], error: Exception) -> None:
+def test_lease_that_ends_during_an_outage_is_lost(error: Exception) -> None:
     """A failure or two lose nothing; once the lease must have ended, it is lost. The thread keeps running."""
     failing = threading.Event()
     failing.set()
@@ -260,28 +261,15 @@ def test_forked_child_keeps_its_own_leases_only() -> None:
 
 
 class CountingStore(Passing):
-    """A memory store that counts renewals, and can be unavailable."""
+    """A memory store that counts renewals."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
         self.renewals = 0
-        self.away = False
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         self.renewals += 1
-        if self.away:
-            raise StoreUnavailable("away", part=None)
         return super().renew(leases, now_us)
-
-    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        if self.away:
-            raise StoreUnavailable("away", part=None)
-        super().release(leases, now_us)
-
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        if self.away:
-            raise StoreUnavailable("away", part=None)
-        super().settle(corrections, now_us)
 
 
 def test_body_longer_than_its_lease_keeps_its_slot() -> None:
@@ -325,14 +313,15 @@ def test_lost_slot_is_reported_to_the_body_and_to_plugins() -> None:
     assert limiter.peek(slots).remaining == 0, "the other holds its slot"
 
 
-def test_a_slot_of_this_process_is_released_while_the_store_is_unavailable() -> None:
+def test_a_slot_of_this_process_is_released_while_the_store_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store's slot is freed with its lease; the other one is renewed here, and nothing else would free it."""
     store = CountingStore()
     limiter = Limiter(store)
     shared, own = Concurrency("shared", 1), Concurrency("own", 1, scope="process")
     running = Running(limiter, limiter.acquire(shared, own))
     running.keep()
-    store.away = True
+    for verb in ("renew", "release", "settle"):
+        monkeypatch.setattr(store, verb, Mock(side_effect=StoreUnavailable("away", part=None)))
     running.release()
     assert limiter.acquire(own)
     assert not limiter.acquire(shared)

@@ -8,10 +8,11 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
+from support.hearing import Deferrals
 from support.servers.blocking import either
 from support.servers.stores import Passing, Recording
 from support.waiting import wait_until
@@ -29,13 +30,10 @@ from throttlekit import (
     SlidingLog,
     SlidingWindow,
     TokenBucket,
-    hookimpl,
 )
-from throttlekit._core.answer import Answer
 from throttlekit._core.claim import UNIT
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
-from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.testing import FakeClock
 
@@ -59,21 +57,6 @@ class Recorder(Recording):
     def reset(self, names: Sequence[str]) -> None:
         self.reset_names += names
         self.inner.reset(names)
-
-
-class Unsettled:
-    """A store of an older release, without `settle`."""
-
-    def decide(self, *arguments: object) -> Answer:
-        raise NotImplementedError
-
-    reset: Any = decide
-    close: Any = decide
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture
@@ -152,12 +135,6 @@ def test_key_comes_from_the_job_or_is_given(
     assert names(store.requests[0]) == [bucket(ACCOUNT, key)]
 
 
-def test_given_key_is_for_limits_that_have_one(limiter: Limiter, store: Recorder) -> None:
-    """A limit that counts everything together ignores a given key."""
-    limiter.acquire(PARTNER, ACCOUNT, key=9)
-    assert names(store.requests[0]) == [bucket(PARTNER), bucket(ACCOUNT, "9")]
-
-
 @pytest.mark.parametrize("key", [None, 1.5, True, ["a"]])
 def test_invalid_key_is_refused(limiter: Limiter, key: Any) -> None:
     """A limit with a key is not decided without one."""
@@ -169,13 +146,6 @@ def test_invalid_key_is_refused(limiter: Limiter, key: Any) -> None:
 def test_cost_may_be_given(limiter: Limiter, verb: str) -> None:
     """A given cost replaces every limit's own."""
     assert getattr(limiter, verb)(TokenBucket("a", "10/s", burst=5, cost=2), PARTNER, cost=4).cost == 4
-
-
-def test_limits_own_cost_is_charged(limiter: Limiter) -> None:
-    """Without a given cost, each limit charges its own."""
-    tokens = TokenBucket("tokens", "10/s", burst=5, cost=lambda job: job.kwargs["size"])
-    assert limiter.acquire(tokens, PARTNER, job=job(size=3)).remaining == 2
-    assert limiter.peek(PARTNER).remaining == 4
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, True, "1", lambda job: 1])
@@ -209,7 +179,7 @@ def test_invalid_arguments_are_an_error(
     assert (store.requests, store.reset_names) == ([], [])
 
 
-@pytest.mark.parametrize("store", [None, b"redis://s3cret@host", 5, MemoryStore, object(), Unsettled()])
+@pytest.mark.parametrize("store", [None, b"redis://s3cret@host", 5, MemoryStore, object()])
 def test_invalid_store_is_an_error(store: Any) -> None:
     """An invalid store is refused when the limiter is created, and not repeated: it may contain a password."""
     with pytest.raises(ConfigurationError, match='is not a store: give a URL like "redis://host:6379/0"') as caught:
@@ -464,18 +434,11 @@ def test_queue_limits_the_number_of_waiting_jobs(limiter: Limiter, queue: int, l
 
 def test_refusal_is_not_reported_as_a_deferral(store: Recorder) -> None:
     """A refused job is not redelivered, so listeners are not notified of a deferral."""
-
-    class Listener:
-        events: ClassVar[list[Deferred]] = []
-
-        @hookimpl
-        def throttlekit_deferred(self, event: Deferred) -> None:
-            self.events.append(event)
-
-    limiter, even = Limiter(store, plugins=[Listener()]), LeakyBucket("even", "1/s", queue=0)
+    deferrals, even = Deferrals(), LeakyBucket("even", "1/s", queue=0)
+    limiter = Limiter(store, plugins=[deferrals])
     limiter.acquire(even)
     assert limiter.acquire(even, job=job()).final
-    assert Listener.events == []
+    assert deferrals.events == []
 
 
 def test_too_high_cost_of_a_call_names_the_limit(limiter: Limiter, store: Recorder) -> None:

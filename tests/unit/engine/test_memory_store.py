@@ -41,22 +41,16 @@ def test_own_clock_shows_the_wall_time() -> None:
 
 
 @every_algorithm
-def test_unused_keys_are_swept(limit: Limit) -> None:
+def test_unused_keys_are_swept(store: MemoryStore, limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
     """Unused limits are removed automatically: a store with ever new keys does not grow without bound."""
-    clock = FakeClock()
-    store = MemoryStore(clock_us=clock)
-    limiter = Limiter(store)
     for account in range(10_000):
         clock.advance(0.01)
         limiter.acquire(limit, key=account)
     assert len(store) < 6_000
 
 
-def test_abandoned_waitlists_are_swept() -> None:
+def test_abandoned_waitlists_are_swept(store: MemoryStore, limiter: Limiter, clock: FakeClock) -> None:
     """Waitlists of lost jobs are removed after two days: 1440 are kept here, plus those since the last sweep."""
-    clock = FakeClock()
-    store = MemoryStore(clock_us=clock)
-    limiter = Limiter(store)
     limit = LeakyBucket("partner", "10/s", key="{account}")
     for account in range(5_000):
         clock.advance(120)
@@ -66,11 +60,8 @@ def test_abandoned_waitlists_are_swept() -> None:
 
 
 @every_algorithm
-def test_live_keys_survive_the_sweep(limit: Limit) -> None:
+def test_live_keys_survive_the_sweep(store: MemoryStore, limiter: Limiter, limit: Limit) -> None:
     """A sweep removes nothing that still matters."""
-    clock = FakeClock()
-    store = MemoryStore(clock_us=clock)
-    limiter = Limiter(store)
     for account in range(9_000):
         limiter.acquire(limit, key=account)
     assert len(store) == 9_000
@@ -78,11 +69,10 @@ def test_live_keys_survive_the_sweep(limit: Limit) -> None:
 
 
 @every_algorithm
-def test_limit_is_removed_a_grace_time_after_it_is_full(limit: Limit) -> None:
+def test_limit_is_removed_a_grace_time_after_it_is_full(
+    store: MemoryStore, limiter: Limiter, clock: FakeClock, limit: Limit
+) -> None:
     """State is kept until nothing of it has counted for the grace time."""
-    clock = FakeClock()
-    store = MemoryStore(clock_us=clock)
-    limiter = Limiter(store)
     limiter.acquire(limit, key=1)
     assert limiter.peek(limit, key=1).reset_after == EVERY[limit]
     [(_, expires_us)] = store._values.values()
@@ -93,11 +83,10 @@ def test_limit_is_removed_a_grace_time_after_it_is_full(limit: Limit) -> None:
 
 
 @every_algorithm
-def test_settled_debt_is_stored_as_long_as_it_counts(limit: Limit) -> None:
+def test_settled_debt_is_stored_as_long_as_it_counts(
+    store: MemoryStore, limiter: Limiter, clock: FakeClock, limit: Limit
+) -> None:
     """A limit that was settled below empty is kept for as long as that counts, and no longer than necessary."""
-    clock = FakeClock()
-    store = MemoryStore(clock_us=clock)
-    limiter = Limiter(store)
     limiter.settle(limiter.acquire(limit, key=1), actual=limit.capacity + 10)
     reset_after = limiter.peek(limit, key=1).reset_after
     [(_, expires_us)] = store._values.values()

@@ -6,42 +6,40 @@ import logging
 import time
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pluggy
 import pytest
 
+from support.hearing import Deferrals
 from throttlekit import ConfigurationError, Job, Limiter, TokenBucket, hookimpl
 from throttlekit._core.storage_keys import digest_of_key
 from throttlekit._engine.plugins import DeferralLog
 from throttlekit.adapter import once_in_fleet
 from throttlekit.hookspecs import Deferred
-from throttlekit.stores import MemoryStore, Store
+from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 LIMIT = TokenBucket("partner", "10/s", burst=1)
 
 
-class Listener:
-    def __init__(self) -> None:
-        self.events: list[Deferred] = []
+class StoreMaker:
+    """A plugin that makes *made* for URLs of the scheme "mine"."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
 
     @hookimpl
-    def throttlekit_deferred(self, event: Deferred) -> None:
-        self.events.append(event)
+    def throttlekit_make_store(self, url: str) -> Any:
+        return self.made if url.startswith("mine://") else None
 
 
 def test_plugin_may_make_the_store() -> None:
     """A URL of a plugin's own scheme gives the plugin's store."""
     store = MemoryStore()
-
-    class Mine:
-        @hookimpl
-        def throttlekit_make_store(self, url: str) -> Store | None:
-            return store if url.startswith("mine://") else None
-
-    Limiter("mine://", plugins=[Mine()]).acquire(LIMIT)
+    Limiter("mine://", plugins=[StoreMaker(store)]).acquire(LIMIT)
     assert len(store) == 1
-    Limiter("memory://", plugins=[Mine()]).acquire(LIMIT)
+    Limiter("memory://", plugins=[StoreMaker(store)]).acquire(LIMIT)
     assert len(store) == 1
 
 
@@ -77,14 +75,8 @@ def test_address_without_a_scheme_suggests_redis(address: str) -> None:
 @pytest.mark.parametrize("made", [5, "memory://", MemoryStore, object()])
 def test_plugin_that_makes_no_store_is_a_configuration_error(made: Any) -> None:
     """The return value of a plugin is checked when the limiter is created, not at the first request."""
-
-    class Mine:
-        @hookimpl
-        def throttlekit_make_store(self, url: str) -> Any:
-            return made
-
     with pytest.raises(ConfigurationError, match="is not a store: throttlekit_make_store must return"):
-        Limiter("mine://", plugins=[Mine()])
+        Limiter("mine://", plugins=[StoreMaker(made)])
 
 
 class Undecorated:
@@ -94,14 +86,14 @@ class Undecorated:
 @pytest.mark.parametrize(
     ("plugins", "message"),
     [
-        (Listener(), "plugins= takes a list, not Listener"),
+        (Deferrals(), "plugins= takes a list, not Deferrals"),
         ("my_plugin", "plugins= takes a list, not str"),
         (None, "plugins= takes a list, not NoneType"),
         ([None], "an object of type NoneType is not a plugin"),
         (["x"], "an object of type str is not a plugin"),
         ([Undecorated()], "no method that is marked with @throttlekit.hookimpl"),
-        ([Listener], "Listener is a class, not a plugin"),
-        ([Listener()] * 2, "given twice"),
+        ([Deferrals], "Deferrals is a class, not a plugin"),
+        ([Deferrals()] * 2, "given twice"),
     ],
 )
 def test_invalid_plugin_is_a_configuration_error(plugins: Any, message: str) -> None:
@@ -112,10 +104,7 @@ def test_invalid_plugin_is_a_configuration_error(plugins: Any, message: str) -> 
 
 def test_installed_plugin_that_cannot_be_loaded_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed plugin that fails on import raises when the limiter is created, like a plugin that is passed."""
-
-    def load(*_: object) -> int:
-        raise ImportError("no module named 'lost'")
-
+    load = Mock(side_effect=ImportError("no module named 'lost'"))
     monkeypatch.setattr(pluggy.PluginManager, "load_setuptools_entrypoints", load)
     with pytest.raises(ConfigurationError, match="a plugin cannot be loaded: ImportError"):
         Limiter()
@@ -134,25 +123,25 @@ def test_hook_that_does_not_exist_is_a_configuration_error() -> None:
 
 def test_deferral_event_has_job_decision_count_and_wait() -> None:
     """Each denial of a job is one event, with the job, the decision, the count and the time waited."""
-    listener, clock = Listener(), FakeClock()
-    limiter = Limiter(MemoryStore(clock_us=clock), plugins=[listener])
+    deferrals, clock = Deferrals(), FakeClock()
+    limiter = Limiter(MemoryStore(clock_us=clock), plugins=[deferrals])
     limiter.acquire(LIMIT)
     first = limiter.acquire(LIMIT, job=Job(id="a"))
     limiter.acquire(LIMIT)
     clock.advance(0.04)  # too early for a grant
     second = limiter.acquire(LIMIT, job=Job(id="a"))
-    assert [(each.job.id, each.decision) for each in listener.events] == [("a", first), ("a", second)]
+    assert [(each.job.id, each.decision) for each in deferrals.events] == [("a", first), ("a", second)]
     assert [(each.position, each.deferrals, each.waited) for each in (first, second)] == [(0, 1, 0.0), (0, 2, 0.04)]
 
 
 def test_grants_and_callers_without_a_job_are_no_deferrals() -> None:
     """A job that runs, and a caller without a job, cause no event."""
-    listener = Listener()
-    limiter = Limiter(plugins=[listener])
+    deferrals = Deferrals()
+    limiter = Limiter(plugins=[deferrals])
     limiter.acquire(LIMIT, job=Job())
     limiter.acquire(LIMIT)
     limiter.peek(LIMIT, job=Job())
-    assert listener.events == []
+    assert deferrals.events == []
 
 
 class Broken:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.servers.stores import Recording
+from support.threads import run_in_threads
 from throttlekit import (
     Concurrency,
     ConfigurationError,
@@ -55,11 +55,6 @@ class Fleet(Recording):
     def left(self, limit: Limit = API, **which: Any) -> int:
         """Return the remaining units that another process would see."""
         return Limiter(self.inner).peek(limit, **which).remaining
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture
@@ -337,11 +332,7 @@ def test_threads_spend_each_unit_once(store: Fleet) -> None:
         while limiter.acquire(limit):
             granted[number] += 1
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(8, work)
     (entry,) = held(limiter).entries.values()
     assert sum(granted) + entry.quota.left == 3600
     assert entry.quota.left <= 50

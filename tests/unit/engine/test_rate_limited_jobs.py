@@ -69,11 +69,6 @@ class UnreliableStore(Passing):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> UnreliableStore:
     return UnreliableStore(clock)
 
@@ -183,16 +178,6 @@ def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: F
     assert newcomer.delay > decision.delay
     clock.advance(decision.delay)
     assert limiter.acquire(PARTNER, job=JOB)
-
-
-def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> None:
-    """A minute after a 429 at most a minute's worth of units was granted, and no burst."""
-    refuse(limiter, RateLimited(30), [PARTNER])
-    granted = 0
-    for _ in range(600):
-        clock.advance(0.1)
-        granted += limiter.acquire(PARTNER).allowed
-    assert granted == 30
 
 
 @pytest.mark.parametrize("limits", [[PARTNER], [SLOTS], [TokenBucket("fast", "1000000/s", burst=9)]])

@@ -28,7 +28,6 @@ class TwoProcesses:
     def __init__(self, url: str) -> None:
         self.here, self.there = Limiter(url), Limiter(url)
         self.started: list[str] = []
-        self.notes: list[dict[str, Any]] = []
         self.waker: Waker[str] = self.here.make_waker(
             lambda: 8, lambda id, _: self.started.append(id), roams=True, relays=True
         )
@@ -111,10 +110,7 @@ def test_a_released_slot_wakes_the_jobs_in_their_order(processes: TwoProcesses, 
 
 
 def test_a_job_that_is_woken_before_its_note_arrives_keeps_its_position(processes: TwoProcesses) -> None:
-    """
-    If the waker gets a wake before the job's note, it wakes the next job. With the note, the job is ahead of later
-    ones.
-    """
+    """If a wake arrives before its job's note, the next job is woken. With the note, the job is ahead of later ones."""
     held = processes.there.acquire(SLOT)
     for id in "ab":
         assert not processes.decide(id, SLOT).allowed
@@ -158,7 +154,7 @@ def test_relay_requests_with_the_owner_of_the_waker(processes: TwoProcesses) -> 
     A relay sends requests with the waker's owner and free threads, and with the job's `max_wait`. They may be granted
     as early as the waker starts the job.
     """
-    relay = processes.there.make_relay("owner", 3, processes.notes.append)
+    relay = processes.there.make_relay("owner", 3, list[Any]().append)
     requester, attempt = relay.begin_request("a", ["bucket"], Caller.JOB, lambda _: 5)
     assert (requester.job, requester.owner, requester.free, requester.max_wait_us) == ("a", "owner", 3, 5)
     assert requester.early_us == LEAD_US

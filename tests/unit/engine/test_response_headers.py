@@ -6,7 +6,7 @@ import email.message
 import random
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -19,49 +19,53 @@ from throttlekit.stores import MemoryStore
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 
+
+class Example(NamedTuple):
+    """The headers of a response, and what is read from them."""
+
+    headers: dict[str, str]
+    readings: list[Reading]
+    retry_after: float | None = None
+
+
 # As services send them; if a date is absolute, the response has a Date.
-EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = {
-    "`retry-after-ms`": [({"retry-after-ms": "700", "retry-after": "1"}, [], 0.7)],
+EXAMPLES: dict[str, list[Example]] = {
+    "`retry-after-ms`": [Example({"retry-after-ms": "700", "retry-after": "1"}, [], 0.7)],
     "`Retry-After`": [
-        ({"Retry-After": "120"}, [], 120.0),
-        ({"Date": "Fri, 31 Dec 1999 23:58:59 GMT", "Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, [], 60.0),
+        Example({"Retry-After": "120"}, [], 120.0),
+        Example({"Date": "Fri, 31 Dec 1999 23:58:59 GMT", "Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, [], 60.0),
     ],
     "IETF, from version 7 on": [
-        (
+        Example(
             {"RateLimit": '"default";r=50;t=30', "RateLimit-Policy": '"default";q=100;w=60'},
             [Reading("requests", 50, 30.0, 100, 60.0)],
-            None,
         ),
-        (
+        Example(
             {
                 "RateLimit-Policy": '"permin";q=50;w=60,"perhr";q=1000;w=3600;pk=:cHsdsRa894==:',
                 "RateLimit": '"permin";r=48;t=40, "perhr";r=998;t=3000',
             },
             [Reading("requests", 48, 40.0, 50, 60.0), Reading("requests", 998, 3000.0, 1000, 3600.0)],
-            None,
         ),
-        ({"RateLimit": '"default";r=999;pk=:dHJpYWwxMjEzMjM=:'}, [Reading("requests", 999, None)], None),
-        (
+        Example({"RateLimit": '"default";r=999;pk=:dHJpYWwxMjEzMjM=:'}, [Reading("requests", 999, None)]),
+        Example(
             {
                 "RateLimit-Policy": '"peruser";q=65535;qu="content-bytes";w=10, "busy";q=5;qu="concurrent-requests"',
                 "RateLimit": '"peruser";r=1;t=7, "busy";r=1;t=9',
             },
             [],
-            None,
         ),
-        (
+        Example(
             {"RateLimit": "limit=100, remaining=50, reset=5", "RateLimit-Policy": "100;w=60"},
             [Reading("requests", 50, 5.0, 100, 60.0)],
-            None,
         ),
     ],
     "IETF, up to version 6": [
-        (
+        Example(
             {"RateLimit-Limit": "100, 100;w=10", "RateLimit-Remaining": "50", "RateLimit-Reset": "5"},
             [Reading("requests", 50, 5.0, 100, 10.0)],
-            None,
         ),
-        (  # GitLab
+        Example(  # GitLab
             {
                 "Date": "Thu, 30 Jan 2020 14:14:16 GMT",
                 "RateLimit-Limit": "600",
@@ -70,16 +74,14 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
                 "RateLimit-ResetTime": "Thu, 30 Jan 2020 14:15:17 GMT",
             },
             [Reading("requests", 595, 61.0, 600)],
-            None,
         ),
-        (  # Docker Hub
+        Example(  # Docker Hub
             {"ratelimit-limit": "100;w=21600", "ratelimit-remaining": "76;w=21600"},
             [Reading("requests", 76, None, 100, 21_600.0)],
-            None,
         ),
     ],
     "GitHub's secondary limits": [
-        (
+        Example(
             {
                 "Date": "Mon, 13 Jun 2022 11:48:53 GMT",
                 "X-GitHub-Media-Type": "github.v3; format=json",
@@ -92,7 +94,7 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
         ),
     ],
     "`X-RateLimit-…`": [
-        (  # GitHub
+        Example(  # GitHub
             {
                 "Date": "Mon, 01 Jul 2013 17:37:06 GMT",
                 "x-ratelimit-limit": "60",
@@ -101,9 +103,8 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
                 "x-ratelimit-reset": "1372700873",
             },
             [Reading("requests", 56, 647.0, 60)],
-            None,
         ),
-        (  # Discord
+        Example(  # Discord
             {
                 "X-RateLimit-Limit": "5",
                 "X-RateLimit-Remaining": "0",
@@ -112,31 +113,26 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
                 "X-RateLimit-Bucket": "abcd1234",
             },
             [Reading("requests", 0, 64.57, 5)],
-            None,
         ),
-        (  # Jira
+        Example(  # Jira
             {"X-RateLimit-Limit": "350", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "2026-03-01T12:01Z"},
             [Reading("requests", 0, 60.0, 350)],
-            None,
         ),
-        (
+        Example(
             {"X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "2026-03-01T14:00:30.5+02:00"},
             [Reading("requests", 9, 30.5)],
-            None,
         ),
-        (
+        Example(
             {"X-RateLimit-Remaining": "25", "X-RateLimit-Reset": str(int(NOW + 17) * 1000)},
             [Reading("requests", 25, 17.0)],
-            None,
         ),
-        (
+        Example(
             {"X-RateLimit-Limit": "30", "X-RateLimit-Remaining": "25", "X-RateLimit-Reset": "17"},
             [Reading("requests", 25, 17.0, 30)],
-            None,
         ),
     ],
     "`X-Rate-Limit-…`": [
-        (  # Okta
+        Example(  # Okta
             {
                 "Date": "Thu, 31 Dec 2020 23:59:30 GMT",
                 "X-Rate-Limit-Limit": "1200",
@@ -144,11 +140,10 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
                 "X-Rate-Limit-Reset": "1609459200",
             },
             [Reading("requests", 1199, 30.0, 1200)],
-            None,
         ),
     ],
     "OpenAI, Azure, Groq": [
-        (
+        Example(
             {
                 "x-ratelimit-limit-requests": "60",
                 "x-ratelimit-limit-tokens": "150000",
@@ -161,16 +156,14 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
                 Reading("requests", 59, 1.0, 60, refills=True),
                 Reading("tokens", 149_984, 360.0, 150_000, refills=True),
             ],
-            None,
         ),
-        (  # Azure, for a limit that it does not report
+        Example(  # Azure, for a limit that it does not report
             {"x-ratelimit-limit-tokens": "-1", "x-ratelimit-remaining-tokens": "-1", "x-ratelimit-reset-tokens": "0"},
             [],
-            None,
         ),
     ],
     "Anthropic": [
-        (
+        Example(
             {
                 "date": "Thu, 21 Aug 2025 12:40:30 GMT",
                 "anthropic-ratelimit-input-tokens-limit": "80000",
@@ -192,26 +185,26 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
                 Reading("input tokens", 79_000, 29.0, 80_000, refills=True),
                 Reading("output tokens", 16_000, 0.0, 16_000, refills=True),
             ],
-            None,
         ),
     ],
     "HubSpot": [
-        (
+        Example(
             {
                 "X-HubSpot-RateLimit-Max": "100",
                 "X-HubSpot-RateLimit-Remaining": "98",
                 "X-HubSpot-RateLimit-Interval-Milliseconds": "10000",
             },
             [Reading("requests", 98, None, 100, 10.0)],
-            None,
         ),
     ],
     "Shopify": [
-        ({"X-Shopify-Shop-Api-Call-Limit": "32/40"}, [Reading("requests", 8, None, 40)], None),
-        ({"X-Shopify-Shop-Api-Call-Limit": "41/40", "Retry-After": "2.0"}, [Reading("requests", 0, None, 40)], 2.0),
+        Example({"X-Shopify-Shop-Api-Call-Limit": "32/40"}, [Reading("requests", 8, None, 40)]),
+        Example(
+            {"X-Shopify-Shop-Api-Call-Limit": "41/40", "Retry-After": "2.0"}, [Reading("requests", 0, None, 40)], 2.0
+        ),
     ],
     "Salesforce": [
-        ({"Sforce-Limit-Info": "api-usage=10018/100000"}, [Reading("requests", 89_982, None, 100_000)], None),
+        Example({"Sforce-Limit-Info": "api-usage=10018/100000"}, [Reading("requests", 89_982, None, 100_000)]),
     ],
 }
 
@@ -347,9 +340,7 @@ def test_the_status_is_read_from_every_client(attributes: dict[str, Any], status
     ],
 )
 def test_the_stricter_value_is_used_and_unreadable_ones_are_ignored(headers: Any, readings: list[Reading]) -> None:
-    """
-    The stricter value is used of duplicates, several formats and cached responses; values out of range are ignored.
-    """
+    """The stricter duplicate and the first format with a reset are used; cached and invalid values are ignored."""
     assert list(parse_headers(headers, NOW).readings) == readings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,10 +34,8 @@ def _grants(limiter: Limiter, limit: Limit, clock: FakeClock, seconds: int) -> i
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
-def test_no_more_are_granted_than_the_partner_has_left(limit: Limit) -> None:
+def test_no_more_are_granted_than_the_partner_has_left(limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
     """Until the partner's reset, jobs get about the units that its response reports; afterwards, the limit's rate."""
-    clock = FakeClock(1_800_000_000_000_000)
-    limiter = Limiter(MemoryStore(clock_us=clock))
     running = Running(limiter, limiter.acquire(limit, job=Job()))
     running.apply_response(SPENT)
     assert 2 <= _grants(limiter, limit, clock, 30) <= 3
@@ -52,27 +51,17 @@ def test_no_more_are_granted_than_the_partner_has_left(limit: Limit) -> None:
         {"X-RateLimit-Remaining": "-9", "X-RateLimit-Reset": "never"},
     ],
 )
-def test_no_response_makes_a_limit_faster(response: dict[str, Any]) -> None:
+def test_no_response_makes_a_limit_faster(limiter: Limiter, clock: FakeClock, response: dict[str, Any]) -> None:
     """Neither an older response nor a more generous one makes a limit faster."""
-    clock = FakeClock(1_800_000_000_000_000)
-    limiter = Limiter(MemoryStore(clock_us=clock))
     limit = LIMITS[0]
-    limiter.apply_response({"RateLimit": '"default";r=3;t=30'}, limit)
+    limiter.apply_response(SPENT, limit)
     limiter.apply_response(response, limit)
     assert _grants(limiter, limit, clock, 30) <= 3
 
 
-def test_a_429_response_denies_until_its_retry_after() -> None:
-    """
-    A response with status 429 pauses the limit until its Retry-After, even if the body does not raise `RateLimited`.
-    """
-
-    class Response:
-        status_code, headers = 429, {"Retry-After": "20"}
-
-    clock = FakeClock(1_800_000_000_000_000)
-    limiter = Limiter(MemoryStore(clock_us=clock))
-    limiter.apply_response(Response(), LIMITS[0])
+def test_a_429_response_denies_until_its_retry_after(limiter: Limiter, clock: FakeClock) -> None:
+    """A 429 response pauses the limit until its Retry-After, even if the body does not raise `RateLimited`."""
+    limiter.apply_response(SimpleNamespace(status_code=429, headers={"Retry-After": "20"}), LIMITS[0])
     assert _grants(limiter, LIMITS[0], clock, 19) == 0
     assert _grants(limiter, LIMITS[0], clock, 11) >= 10
 
@@ -87,10 +76,9 @@ _HEADERS = st.lists(st.tuples(st.sampled_from(_NAMES), _VALUES | st.text(max_siz
 @given(_HEADERS, st.sampled_from([200, 429]))
 def test_every_response_is_forgotten_within_an_hour(headers: list[tuple[str, str]], status: int) -> None:
     """Nothing raises, the limit never grants more than by itself, and after an hour the response has no effect."""
-    clock = FakeClock(1_800_000_000_000_000)
+    clock = FakeClock()
     limiter, limit = Limiter(MemoryStore(clock_us=clock)), TokenBucket("bucket", "60/minute", burst=20)
-    response = type("Response", (), {"headers": headers, "status_code": status})
-    limiter.apply_response(response, limit)
+    limiter.apply_response(SimpleNamespace(headers=headers, status_code=status), limit)
     assert sum(limiter.acquire(limit).allowed for _ in range(25)) <= 20
     clock.advance(3601)
     assert sum(limiter.acquire(limit).allowed for _ in range(25)) == 20

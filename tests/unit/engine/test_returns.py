@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -102,10 +103,7 @@ def test_a_grant_whose_answer_was_lost_is_returned(store: Stalled, limiter: Limi
 def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
     store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, scope: Any
 ) -> None:
-    """
-    A woken job that is granted shortly before its unit is free waits for it: a time limit that expires in this wait
-    leaves no slot.
-    """
+    """A woken job that is granted a little early waits for its unit: a time limit that ends the wait leaves no slot."""
     slots, rate = Concurrency("scoped", 2, lease=600, scope=scope), TokenBucket("rate", "4/s", burst=1)
     job, late = Job(id="1"), Delivery(lateness=0.25)
     assert limiter.acquire(rate)
@@ -152,15 +150,9 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_returned(monkeypatch:
 
 
 def test_a_job_that_runs_without_the_store_leaves_the_waitlist(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    If a job runs without the store, which wakes it when it is back, another job is woken in its place: the body may
-    take hours.
-    """
+    """If the store wakes a job that runs without it, another one is woken instead: the body may take hours."""
     store, limit = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open")
-
-    def away(*args: Any, **options: Any) -> Any:
-        raise StoreUnavailable("away", part=None)
-
+    away = Mock(side_effect=StoreUnavailable("away", part=None))
     with Limiter(store) as limiter:
         started, [claim] = list[str](), [each.claim for each in limiter.claims(Call((limit,)))]
         waker = limiter.make_waker(lambda: 1, lambda id, item: started.append(id))
@@ -321,10 +313,7 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
 
 
 def test_slot_of_a_finished_workflow_is_returned_once_the_store_answers(store: Stalled, limiter: Limiter) -> None:
-    """
-    If `done` is called while the store gives no reply, the slot is returned later, and no job notices; also in the body
-    of the last job.
-    """
+    """If the store gives no reply to `done`, in a body or outside, the slot is returned later, and no job notices."""
     for finish in (lambda: limiter.done(WORKFLOWS, "a"), lambda: held.done(WORKFLOWS)):
         with limiter.hold(WORKFLOWS, job=A) as held:
             store.is_stalled = True
@@ -336,9 +325,7 @@ def test_slot_of_a_finished_workflow_is_returned_once_the_store_answers(store: S
 
 
 def test_slot_of_a_workflow_is_not_returned_for_a_lost_answer(store: Stalled, limiter: Limiter) -> None:
-    """
-    The slot of a workflow is returned neither after a lost reply to a job's request nor to its end: other jobs hold it.
-    """
+    """A lost reply to a job's request, or to its end, does not return its workflow's slot, which other jobs hold."""
     first = limiter.acquire(WORKFLOWS, job=A)
     store.is_stalled = True
     assert not limiter.acquire(WORKFLOWS, job=A).allowed

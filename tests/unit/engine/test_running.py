@@ -6,13 +6,14 @@ import contextlib
 import importlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
+from support.threads import run_in_threads
 from throttlekit import (
     Concurrency,
     ConfigurationError,
@@ -39,9 +40,11 @@ CALLS = FixedWindow("calls", "50/day", tz="Europe/Berlin")
 JOB = Job(id="1", name="summarise", kwargs={"most": 60})
 
 
-@pytest.fixture
-def limiter() -> Limiter:
-    return Limiter(MemoryStore(clock_us=FakeClock()))
+@pytest.fixture(autouse=True)
+def _body_ends() -> Iterator[None]:
+    """The body that a test begins ends with the test, also if an assertion fails."""
+    yield
+    end()
 
 
 def test_outside_a_job_there_is_no_decision_and_settle_does_nothing() -> None:
@@ -61,13 +64,11 @@ def test_invalid_cost_is_refused_everywhere(wrong: object) -> None:
 def test_settle_takes_the_total_each_time(limiter: Limiter) -> None:
     """After a charge of 60, settlements of 10, 30 and 20 leave 80 of 100 units: each is the total."""
     begin(limiter, limiter.acquire(TOKENS, CALLS, job=JOB))
-    try:
-        for actual, left in ((10, 90), (30, 70), (20, 80)):
-            current().settle(actual)
-            assert limiter.peek(TOKENS, job=JOB).remaining == left
-        assert limiter.peek(CALLS).remaining == 49
-    finally:
-        end()
+    for actual, left in ((10, 90), (30, 70), (20, 80)):
+        current().settle(actual)
+        assert limiter.peek(TOKENS, job=JOB).remaining == left
+    assert limiter.peek(CALLS).remaining == 49
+    end()
     assert current().decision is None
 
 
@@ -85,12 +86,10 @@ def test_a_store_that_fails_does_not_fail_the_body(
     wiring_of(failing).stores.shared = CircuitBreaker(Failing(clock_us=FakeClock()), clock=count().__next__)
     decision = failing.acquire(TOKENS, job=JOB)
     begin(failing, decision)
-    try:
-        current().settle(1)
-        current().settle(2)
-        assert current().decision == replace(decision, charged=(decision.charged[0]._replace(cost=1),))
-    finally:
-        end()
+    current().settle(1)
+    current().settle(2)
+    assert current().decision == replace(decision, charged=(decision.charged[0]._replace(cost=1),))
+    end()
     outage, unsettled = (record.getMessage() for record in caplog.records)
     assert outage.startswith("gone. It is called once a second")
     assert [unsettled] == ["gone. The cost of a job could not be settled: its first charge stays."]
@@ -98,10 +97,7 @@ def test_a_store_that_fails_does_not_fail_the_body(
 
 
 def test_a_lost_answer_returns_nothing_twice() -> None:
-    """
-    If the reply to a settlement is lost, the next one returns nothing twice: of 100, 60 and 20 were charged, 2 is
-    right, and 38 are left.
-    """
+    """If replies are lost, no unit is returned twice: of 100, 60 and 20 were charged, 2 is right, and 38 are left."""
 
     class Lost(MemoryStore):
         lost = True
@@ -117,16 +113,13 @@ def test_a_lost_answer_returns_nothing_twice() -> None:
     share = TokenBucket("share", "100/hour", burst=100, cost=lambda job: job.kwargs["most"], scope="process")
     limiter.acquire(TOKENS, share, job=JOB)
     begin(limiter, limiter.acquire(TOKENS, share, job=Job(kwargs={"most": 20})))
-    try:
-        for _ in range(3):
-            current().settle(2)
-        assert limiter.peek(TOKENS, cost=0).remaining == 38
-        assert limiter.peek(share, cost=0).remaining <= 38
-        store.lost = False
-        current().settle(5)
-        assert limiter.peek(TOKENS, cost=0).remaining == 35
-    finally:
-        end()
+    for _ in range(3):
+        current().settle(2)
+    assert limiter.peek(TOKENS, cost=0).remaining == 38
+    assert limiter.peek(share, cost=0).remaining <= 38
+    store.lost = False
+    current().settle(5)
+    assert limiter.peek(TOKENS, cost=0).remaining == 35
 
 
 def test_threads_of_one_body_return_units_once() -> None:
@@ -142,15 +135,9 @@ def test_threads_of_one_body_return_units_once() -> None:
     limiter = Limiter(Slow(clock_us=FakeClock()))
     limiter.acquire(TOKENS, job=Job(kwargs={"most": 40}))
     begin(limiter, limiter.acquire(TOKENS, job=JOB))
-    try:
-        body = current()
-        threads = [threading.Thread(target=body.settle, args=(1,)) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        end()
+    body = current()
+    run_in_threads(2, lambda _: body.settle(1))
+    end()
     assert limiter.peek(TOKENS, cost=0).remaining == 59
 
 
@@ -162,11 +149,9 @@ def test_a_receipt_settles_in_another_process(limiter: Limiter) -> None:
     job = Job(name="x", kwargs={"most": 60, "plan": "pro"})
     sent = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, CALLS, tiered, job=job))))
     begin(limiter, decision_from_receipt(sent))
-    try:
-        current().settle(10)
-        current().settle(3, limit=CALLS)
-    finally:
-        end()
+    current().settle(10)
+    current().settle(3, limit=CALLS)
+    end()
     assert limiter.peek(TOKENS, job=job).remaining == 90
     assert limiter.peek(CALLS).remaining == 47
     assert limiter.peek(tiered, job=job, cost=0).remaining == 40
@@ -176,13 +161,11 @@ def test_a_receipt_is_read_on_demand(limiter: Limiter) -> None:
     """A receipt is read when the body uses it, because most bodies do not."""
     sent = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, job=JOB))))
     begin_from_receipt(limiter, sent)
-    try:
-        current().settle(10)
-        decision = current().decision
-        assert decision is not None
-        assert (decision.limit.name, decision.cost) == ("tokens", 10)
-    finally:
-        end()
+    current().settle(10)
+    decision = current().decision
+    assert decision is not None
+    assert (decision.limit.name, decision.cost) == ("tokens", 10)
+    end()
     assert limiter.peek(TOKENS, job=JOB).remaining == 90
 
 
@@ -201,11 +184,8 @@ def test_an_unreadable_receipt_raises_on_use(limiter: Limiter) -> None:
     """An unreadable receipt raises when it is used; a body that does not use it runs."""
     sent: dict[str, list[dict[str, Any]]] = {"charged": [{"limit": {}}]}
     begin_from_receipt(limiter, sent)
-    try:
-        with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
-            assert current().decision
-    finally:
-        end()
+    with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
+        assert current().decision
 
 
 def test_a_receipt_of_a_slot_is_read_at_once(limiter: Limiter) -> None:
@@ -271,11 +251,10 @@ def test_a_receipt_reaches_only_the_keys_of_its_limits(limiter: Limiter, field: 
 
 
 class _Bodies:
-    """A plugin that records the events of bodies, and may add a limit to each job."""
+    """A plugin that records the events of bodies."""
 
-    def __init__(self, *limits: Any) -> None:
+    def __init__(self) -> None:
         self.seen: list[tuple[str, ...]] = []
-        self.limits = limits
 
     @hookimpl
     def throttlekit_started(self, event: Started) -> None:
@@ -297,10 +276,7 @@ class _Bodies:
     ],
 )
 def test_a_plugin_is_notified_of_start_and_end_of_a_body(error: BaseException | None, outcome: str) -> None:
-    """
-    The events of a body's start and end have the job and its decision, and occur once, however often the end is
-    reported.
-    """
+    """A body's start and end are one event each, with its job and decision, however often the end is reported."""
     plugin = _Bodies()
     limiter = Limiter(plugins=[plugin])
     decision = limiter.acquire(CALLS, job=JOB)
@@ -338,18 +314,16 @@ def test_an_adapter_reports_the_start_of_a_body_later() -> None:
         plugin.seen.clear()
 
 
-def test_a_receipt_has_the_wait_of_its_job() -> None:
+def test_a_receipt_has_the_wait_of_its_job(limiter: Limiter, clock: FakeClock) -> None:
     """
     A receipt has how long its job waited, how often it was denied, and for which limit; nothing for a job that was not
     denied.
     """
-    clock = FakeClock()
-    limiter, slow, day = Limiter(MemoryStore(clock_us=clock)), TokenBucket("slow", "1/s", burst=1), CALLS
-    assert "waited" not in receipt(limiter.acquire(day, slow, job=JOB))
-    job = Job(id="2")
-    assert limiter.acquire(day, slow, job=job).reason == "exhausted"
+    slow, job = TokenBucket("slow", "1/s", burst=1), Job(id="2")
+    assert "waited" not in receipt(limiter.acquire(CALLS, slow, job=JOB))
+    assert limiter.acquire(CALLS, slow, job=job).reason == "exhausted"
     clock.advance(1)
-    read = decision_from_receipt(json.loads(json.dumps(receipt(limiter.acquire(day, slow, job=job)))))
+    read = decision_from_receipt(json.loads(json.dumps(receipt(limiter.acquire(CALLS, slow, job=job)))))
     assert (read.waited, read.deferrals, read.waited_for) == (1.0, 1, "slow")
 
 

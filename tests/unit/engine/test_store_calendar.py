@@ -22,7 +22,7 @@ LONDON = ZoneInfo("Europe/London")
 DAILY = FixedWindow("partner", "100/d", tz="Europe/London")
 NOON = dt.datetime(2026, 1, 15, 12, tzinfo=LONDON)
 LATE = dt.datetime(2026, 1, 15, 23, 30, tzinfo=LONDON)
-EPOCH_NS = 10**9  # then London was an hour ahead of UTC all year
+EPOCH = dt.datetime.fromtimestamp(1, dt.timezone.utc)  # then London was an hour ahead of UTC all year
 
 
 class Server(MemoryStore):
@@ -41,38 +41,36 @@ class Server(MemoryStore):
 
 
 @contextmanager
-def clock(at_ns: int) -> Iterator[None]:
-    """Set the clock of this worker to *at_ns*."""
-    with mock.patch.object(time, "time_ns", return_value=at_ns):
+def clock(at: dt.datetime) -> Iterator[None]:
+    """Set the clock of this worker to *at*."""
+    with mock.patch.object(time, "time_ns", return_value=int(at.timestamp() * 1e9)):
         yield
-
-
-def clock_ns(at: dt.datetime) -> int:
-    return int(at.timestamp() * 1e9)
 
 
 def grants(limiter: Limiter, limit: FixedWindow, times: int = 150) -> int:
     return sum(limiter.acquire(limit).allowed for _ in range(times))
 
 
-@pytest.mark.parametrize("wrong_ns", [EPOCH_NS, 4_000_000_000 * 10**9], ids=["at the epoch", "in 2096"])
-def test_worker_with_a_wrong_clock_counts_the_same_day(wrong_ns: int) -> None:
+@pytest.mark.parametrize(
+    "wrong", [EPOCH, dt.datetime(2096, 10, 2, 7, tzinfo=dt.timezone.utc)], ids=["at the epoch", "in 2096"]
+)
+def test_worker_with_a_wrong_clock_counts_the_same_day(wrong: dt.datetime) -> None:
     """A limit of 100 a day in London admits 100, even if the day began an hour early by one worker's wrong clock."""
     server = Server()
-    with clock(clock_ns(NOON)):
+    with clock(NOON):
         assert grants(Limiter(server), DAILY) == 100
     server.at = LATE
-    with clock(wrong_ns):
+    with clock(wrong):
         assert grants(Limiter(server), DAILY) == 0
     server.at = LATE + dt.timedelta(minutes=30)
-    with clock(wrong_ns):
+    with clock(wrong):
         assert grants(Limiter(server), DAILY) == 100, "a new day in London"
 
 
 def test_event_loop_with_a_wrong_clock_counts_the_same_day() -> None:
     """Tasks of an event loop with a wrong clock count the same day, in one batch or several."""
     server = Server()
-    with clock(clock_ns(NOON)):
+    with clock(NOON):
         assert grants(Limiter(server), DAILY) == 100
     server.at = LATE
 
@@ -81,18 +79,18 @@ def test_event_loop_with_a_wrong_clock_counts_the_same_day() -> None:
             decisions = await asyncio.gather(*[limiter.acquire(DAILY) for _ in range(5)])
         return sum(decision.allowed for decision in decisions)
 
-    with clock(EPOCH_NS):
+    with clock(EPOCH):
         assert asyncio.run(request()) == 0
 
 
 def test_settling_with_a_wrong_clock_keeps_the_day() -> None:
     """A cost that is settled by a worker with a wrong clock does not begin a new day."""
     server = Server(LATE)
-    with clock(clock_ns(LATE)):
+    with clock(LATE):
         decision = Limiter(server).acquire(DAILY, cost=100)
-    with clock(EPOCH_NS):
+    with clock(EPOCH):
         Limiter(server).settle(decision, actual=101)
-    with clock(clock_ns(LATE)):
+    with clock(LATE):
         assert not Limiter(server).acquire(DAILY)
 
 
@@ -110,9 +108,7 @@ def test_time_of_the_store_is_requested_once() -> None:
 
 
 def test_missing_time_of_the_store_is_an_outage() -> None:
-    """
-    If the store does not return its time, the limit's on_store_failure decides, as for any request without a reply.
-    """
+    """Without the store's time, the limit's on_store_failure decides, as for any request without a reply."""
     server = Server()
     server.down = True
     assert not Limiter(server).acquire(DAILY)

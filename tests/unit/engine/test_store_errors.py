@@ -104,11 +104,7 @@ def test_error_does_not_repeat_the_text_of_its_cause(error: Exception) -> None:
 
 def test_functions_that_a_server_may_lack_are_those_that_the_scripts_call() -> None:
     """An imitation of Redis may lack all but redis.call; each has an error that says so."""
-    text = "".join(throttlekit_lua.script(name) for name in _scripts())
+    names = [file.name for file in resources.files(throttlekit_lua).iterdir()]
+    text = "".join(throttlekit_lua.script(name.removesuffix(".lua")) for name in names if name.endswith(".lua"))
     called = set(re.findall(r"\b(?:redis|cjson|struct|cmsgpack|bit)\.\w+", text)) - {"redis.call"}
     assert called == {"redis.sha1hex", "cjson.decode"}
-
-
-def _scripts() -> list[str]:
-    folder = resources.files(throttlekit_lua)
-    return [file.name.removesuffix(".lua") for file in folder.iterdir() if file.name.endswith(".lua")]

@@ -173,9 +173,7 @@ def test_a_job_that_no_longer_exists_leaves_its_waitlist(bench: Bench) -> None:
 
 @pytest.mark.parametrize("roams", [False, True])
 def test_a_job_that_any_process_may_take_is_kept_whoever_owns_it(roams: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A rule delays a job in a process that knows neither its owner nor whether it is on a waitlist: the job is kept.
-    """
+    """A job that a rule delays is kept, although its process knows neither its owner nor its waitlist."""
     store, kept = Store(), list[tuple[str, bool]]()
     monkeypatch.setattr(store, "forget", lambda claims, ids, owner, *, keep: kept.append((owner, keep)))
     waker: Waker[str] = Waker(store, lambda: 1, lambda *_: None, roams=roams)
@@ -344,10 +342,7 @@ def test_a_job_that_is_woken_on_its_way_back_keeps_its_position_and_nothing_else
 
 
 def test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute(bench: Bench, now_us: list[int]) -> None:
-    """
-    A minute after a job was returned, its wakes are unknown, and its entry is removed. Jobs that were returned later
-    are remembered.
-    """
+    """A minute after a job was returned, a wake removes its entry. Jobs that were returned later are remembered."""
     bench.wait("other")
     bench.wait("one")
     bench.waker.pass_on("one")
@@ -373,9 +368,7 @@ def test_a_job_redelivered_to_the_same_process_is_not_forgotten(bench: Bench, no
 
 
 def test_a_process_that_passes_on_every_job_remembers_those_of_a_minute(bench: Bench, now_us: list[int]) -> None:
-    """
-    After a process has returned 10 000 jobs, one every 30 ms, each of its tables has the 2 000 ids of the last minute.
-    """
+    """After 10 000 jobs were returned, one every 30 ms, each table has the 2 000 ids of the last minute."""
     for number in range(10_000):
         now_us[0] += MINUTE_US // 2_000
         bench.wait(str(number))

@@ -69,10 +69,7 @@ def test_a_grant_at_once() -> None:
 
 
 def test_a_denial_of_a_job() -> None:
-    """
-    The reply to a denial has the binding claim, where and how long the job waits, its owner's wakes, and the next
-    polls.
-    """
+    """The reply to a denial has the binding claim, the job's list and wait, its owner's wakes, and the next polls."""
     answer = answer_of([b"2 1 10 30;3 4 5 6;1 ab 12;0 250000;7 2 1;0 5", "id ü".encode()])
     assert (answer.reason, answer.claim, answer.now_us, answer.retry_us) == (Reason.IN_LINE, 1, 10, 30)
     assert answer.kept == Kept(1, "ab", 12)

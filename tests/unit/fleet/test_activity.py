@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from support.threads import run_in_threads
 from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import Job, Limiter, StoreUnavailable, TokenBucket
@@ -98,15 +98,11 @@ def test_threads_lose_no_count(fleet: _Fleet, limiter: Limiter) -> None:
     """If many threads count at once, every count is exact."""
     wide = TokenBucket("wide", "1000000/s", burst=1_000_000)
 
-    def request() -> None:
+    def request(_: int) -> None:
         for _ in range(500):
             limiter.acquire(wide)
 
-    threads = [threading.Thread(target=request) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(4, request)
     limiter.close()
     assert sum(n for report in fleet.reports for what, n in report["counts"] if what.startswith("a wide:")) == 2000
 
@@ -148,12 +144,8 @@ def test_jobs_are_reported_by_id_only(fleet: _Fleet, limiter: Limiter) -> None:
 
 
 def test_report_without_an_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None:
-    """
-    A report that gets no reply is not sent again, because it may have been counted; the next report has what is new by
-    then.
-    """
+    """A report that gets no reply is not sent again, because it may have been counted; the next one has what is new."""
     counter = limiter.fleet.activity
-    assert counter is not None
     counter._store = fleet
     limiter.acquire(API)
     fleet.away = True
@@ -168,7 +160,6 @@ def test_report_without_an_answer_is_dropped(fleet: _Fleet, limiter: Limiter) ->
 def test_a_definition_is_reported_again_until_there_is_an_answer(fleet: _Fleet, limiter: Limiter) -> None:
     """A definition whose only report got no reply is reported again: its counts are lost, but the limit is listed."""
     counter = limiter.fleet.activity
-    assert counter is not None
     counter._store = fleet
     limiter.acquire(API)
     fleet.away = True
@@ -297,9 +288,7 @@ def test_a_slowdown_of_another_release_hides_no_job() -> None:
 
 
 def test_a_hostile_job_id_does_not_spoil_the_report(fleet: _Fleet, limiter: Limiter) -> None:
-    """
-    JSON allows a lone surrogate, which no server reads: it is reported as "?", and the rest of the report is complete.
-    """
+    """A lone surrogate, which JSON allows and no server reads, is reported as "?", and the rest is complete."""
     limiter.acquire(API)
     limiter.acquire(ACCOUNT, key="1")
     for job_id in (json.loads('"bad \\ud800"'), "größe"):

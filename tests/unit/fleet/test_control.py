@@ -36,8 +36,7 @@ from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rules import Rule, as_text, data_of, field_of, plain, rule_of
-from throttlekit.hookspecs import Decided, ShadowDenied
-from throttlekit.stores import Request
+from throttlekit.hookspecs import ShadowDenied
 from throttlekit.testing import FakeClock
 
 PARTNER = TokenBucket("partner", "10/s", burst=3)
@@ -54,17 +53,12 @@ class Fleet:
         self.clock = FakeClock()
         self.store = RuleStore(self.clock)
         self.shadowed: list[ShadowDenied] = []
-        self.decided: list[Decided] = []
         self.limiter = Limiter(self.store, plugins=[self])
         self.limiter.fleet._follower._clock = lambda: self.clock() / 1_000_000
 
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         self.shadowed.append(event)
-
-    @hookimpl
-    def throttlekit_decided(self, event: Decided) -> None:
-        self.decided.append(event)
 
     def set_rules(self, *rules: Rule) -> None:
         """Replace the rules that were set before."""
@@ -133,9 +127,7 @@ def test_set_rate_applies_until_the_rule_ends(fleet: Fleet) -> None:
     ],
 )
 def test_set_rate_keeps_all_other_options(limit: Limit, rate: Any, burst: int | None, becomes: Limit) -> None:
-    """
-    A set rate keeps all options, and the burst unless it was the default of the rate; earlier changes have no effect.
-    """
+    """A set rate keeps all options, and a burst that was not the default; earlier changes have no effect."""
     new = change_rate(limit, rate, burst)
     assert repr(new) == repr(becomes)
     assert new.definition != limit.definition
@@ -530,10 +522,9 @@ def test_limit_in_shadow_mode_denies_no_job_in_an_outage(fleet: Fleet, limits: l
         inner = fleet.store.inner
 
         def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-            request = Request(claims, requester, attempt)
-            if any("partner" in claim.bucket for claim in request.claims):
+            if any("partner" in claim.bucket for claim in claims):
                 raise StoreUnavailable("away")
-            return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
+            return super().decide(claims, requester, now_us, attempt=attempt)
 
     fleet.store.inner = Away()
     decision = fleet.decide(*limits)

@@ -28,27 +28,26 @@ def task() -> _Task:
 
 @pytest.fixture
 def reporter(task: _Task) -> Iterator[Reporter]:
-    reporter = Reporter([task], every=0.01)
+    """A reporter that does not run its task by itself during the test."""
+    reporter = Reporter([task], every=60)
     yield reporter
     reporter.stop()
 
 
-def test_first_run_is_in_the_callers_thread(reporter: Reporter, task: _Task) -> None:
+def test_first_run_is_in_the_callers_thread(task: _Task) -> None:
     """The first caller has the fleet's rules before it continues; later runs are in a thread of the reporter."""
+    reporter = Reporter([task], every=0.01)
     reporter.ensure_started()
     assert task.threads[0] == threading.current_thread().name
     wait_until(lambda: len(task.threads) >= 3, description="the task runs by itself")
     assert set(task.threads[1:]) == {"throttlekit-reporter"}
+    reporter.stop()
 
 
 def test_reporter_runs_its_tasks_without_a_thread_if_none_can_be_started(
-    task: _Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reporter: Reporter, task: _Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """
-    If no thread can be started, each decision runs the tasks itself; no decision fails, and the thread starts once that
-    is possible.
-    """
-    reporter = Reporter([task], every=60)
+    """If no thread can start, no decision fails: each runs the tasks itself, until a thread can be started."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -61,22 +60,18 @@ def test_reporter_runs_its_tasks_without_a_thread_if_none_can_be_started(
     assert caplog.text.count("No thread could be started") == 1
     reporter.ensure_started()
     assert reporter.is_running
-    reporter.stop()
 
 
-def test_a_second_start_does_nothing(task: _Task) -> None:
+def test_a_second_start_does_nothing(reporter: Reporter, task: _Task) -> None:
     """A second start does nothing: only the first decision of a process pays for the start."""
-    reporter = Reporter([task], every=60)
     for _ in range(3):
         reporter.ensure_started()
     assert len(task.threads) == 1
-    reporter.stop()
 
 
-def test_stop_runs_once_more_and_ends_the_thread(task: _Task) -> None:
+def test_stop_runs_once_more_and_ends_the_thread(reporter: Reporter, task: _Task) -> None:
     """`stop` sends the last report of a process and ends the thread; the reporter can start again."""
     before = set(threading.enumerate())
-    reporter = Reporter([task], every=60)
     reporter.stop()
     assert task.threads == []
     reporter.ensure_started()
@@ -85,7 +80,6 @@ def test_stop_runs_once_more_and_ends_the_thread(task: _Task) -> None:
     assert set(threading.enumerate()) <= before
     reporter.ensure_started()
     assert len(task.threads) == 3
-    reporter.stop()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), ValueError("a fault of ours")])
@@ -105,9 +99,8 @@ def test_failing_task_stops_no_other(error: Exception, task: _Task) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_forked_child_starts_its_own(task: _Task) -> None:
+def test_forked_child_starts_its_own(reporter: Reporter, task: _Task) -> None:
     """A child has none of its parent's threads: its first decision starts a new one."""
-    reporter = Reporter([task], every=60)
     reporter.ensure_started()
     child = os.fork()
     if child == 0:
@@ -115,4 +108,3 @@ def test_forked_child_starts_its_own(task: _Task) -> None:
         os._exit(len(task.threads))
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 2
-    reporter.stop()
