@@ -135,9 +135,7 @@ def _remaining(limiter: Recording, limit: Limit, **options: Any) -> int:
 
 
 def test_each_request_is_charged_and_its_response_is_applied(client: Any, limiter: Recording, partner: Partner) -> None:
-    """
-    Outside a job, each request waits for a grant, and the rate-limit headers of its response are applied to the limit.
-    """
+    """Outside a job, each request waits for a grant, and its response's rate-limit headers are applied to the limit."""
     partner.answers.extend([(200, {}), (200, SPENT)])
     with client(limiter, PARTNER) as get:
         assert [get(partner.url), get(partner.url)] == [200, 200]

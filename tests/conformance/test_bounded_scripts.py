@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from conformance.bench import EMPTY_REPORT
 from support.servers.slowlog import Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog
@@ -25,15 +26,6 @@ from throttlekit.stores.redis import RedisStore
 
 PIECE, HOLDERS = 1_000, 2_500
 SLOTS = Concurrency("slots", 1_000_000, lease=60)
-REPORT: dict[str, list[str]] = {
-    "process": ["", ""],
-    "limits": [],
-    "jobs": [],
-    "keys": [],
-    "counts": [],
-    "waits": [],
-    "rates": [],
-}
 
 
 def _fill(client: Any, ends_us: int, many: int = HOLDERS, slots: int = 1) -> str:
@@ -76,7 +68,7 @@ def test_a_report_removes_outdated_keys_in_pieces(client: Any) -> None:
     """A report removes at most a thousand outdated keys."""
     client.zadd(KEYS[0], {f"key{number}": int(client.time()[0]) - 7_200 for number in range(HOLDERS)})
     for rest in (HOLDERS - PIECE, HOLDERS - 2 * PIECE, 0):
-        client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT))
+        client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(EMPTY_REPORT))
         assert client.zcard(KEYS[0]) == rest
 
 
@@ -182,7 +174,7 @@ def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Cal
         ),
         "the report: outdated keys": (
             add_old_keys,
-            lambda _: client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT)),
+            lambda _: client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(EMPTY_REPORT)),
         ),
     }
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
-import redis
 
 import throttlekit_lua
+from conformance.bench import EMPTY_REPORT
 from support.servers.processes import Cluster
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
@@ -31,14 +30,6 @@ from throttlekit.stores.redis import RedisStore
 
 TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")
 OTHER = TokenBucket("other", "100/minute", burst=100, key="{tenant}")
-_NOTHING = {"process": [""], "limits": [], "jobs": [], "keys": [], "counts": [], "rates": [], "waits": []}
-"""A report without data."""
-
-
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    with contextlib.closing(Limiter(RedisStore(redis_url, timeout=5))) as limiter:
-        yield limiter
 
 
 def _known(store: RedisStore | RedisClusterStore, limit: TokenBucket | Concurrency) -> Known:
@@ -64,27 +55,25 @@ def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -
     assert recent_steps(store, [], time_of(store)) == {}
 
 
-def test_a_step_is_read_only_while_its_counts_are_kept(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
+def test_a_step_is_read_only_while_its_counts_are_kept(limiter: Limiter, store: RedisStore, client: Any) -> None:
     """The counts of a step expire several seconds after its last reading, so no reading finds zeros instead."""
     limiter.acquire(TENANTS, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     steps = recent_steps(store, [_known(store, TENANTS).id], time_of(store))
     ((number, readable),) = [(step.number, len(of)) for of in steps.values() for step in of if step.units]
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        seconds, micros = client.time()
-        expires = seconds + micros / 1e6 + client.pttl(KEYS[8 + 3 * (number % 5)]) / 1e3
+    seconds, micros = client.time()
+    expires = seconds + micros / 1e6 + client.pttl(KEYS[8 + 3 * (number % 5)]) / 1e3
     assert expires > (number + readable) * 20 + 10
 
 
-def test_a_step_without_a_report_is_not_known(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
+def test_a_step_without_a_report_is_not_known(limiter: Limiter, store: RedisStore, client: Any) -> None:
     """A step in which a process reported is known, even for a limit without decisions; earlier steps are not."""
     limiter.acquire(OTHER, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     steps = recent_steps(store, ["unknown:limit"], time_of(store))["unknown:limit"]
     assert [each.is_known for each in steps if each.number < steps[-1].number - 1] == [False, False]
     assert any(each.is_known for each in steps)
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        client.flushdb()
+    client.flushdb()
     steps = recent_steps(store, ["unknown:limit"], time_of(store))["unknown:limit"]
     assert not minute_of(steps, time_of(store)).is_known
 
@@ -96,7 +85,7 @@ def test_a_step_keeps_the_rate_that_was_in_force(limiter: Limiter, store: RedisS
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     id = limit_id(OTHER.name, OTHER.fingerprint)
     assert recent_steps(store, [id], time_of(store))[id][-1].rate == 100_000
-    changed = {**_NOTHING, "rates": [[f"r {id}", 50_000]]}
+    changed = {**EMPTY_REPORT, "rates": [[f"r {id}", 50_000]]}
     store.commands([("EVAL", throttlekit_lua.script("fleet_report"), len(KEYS), *KEYS, json.dumps(changed))])
     assert recent_steps(store, [id], time_of(store))[id][-1].rate == -1
 
@@ -141,28 +130,24 @@ def test_a_key_is_found_behind_the_backlog_of_another_limit(limiter: Limiter, st
     assert (key.key, key.minute.units, key.minute.denials) == ("denied", 2, 2)
 
 
-def test_denials_of_a_key_are_counted_without_their_reasons(
-    limiter: Limiter, store: RedisStore, redis_url: str
-) -> None:
+def test_denials_of_a_key_are_counted_without_their_reasons(limiter: Limiter, store: RedisStore, client: Any) -> None:
     """Reasons are kept for 100 000 counts; the denials of 10 000 keys are kept in addition."""
     for _ in range(5):
         limiter.acquire(TENANTS, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        client.delete(*KEYS[8::3])
+    client.delete(*KEYS[8::3])
     (key,) = pressing_keys(store, _known(store, TENANTS), 10)
     assert (key.minute.units, key.minute.denied) == (2, {"any": 3})
 
 
-def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
+def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, client: Any) -> None:
     """Pages are small, and together they have each key of the limit, and no key of another limit."""
     limiter.acquire(TENANTS, key="0")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     now = 10**10
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        for limit in (TENANTS, OTHER):
-            names = {bucket_name(limit.name, str(each), limit.fingerprint): now for each in range(3_000)}
-            client.zadd(KEYS[0], names)
+    for limit in (TENANTS, OTHER):
+        names = {bucket_name(limit.name, str(each), limit.fingerprint): now for each in range(3_000)}
+        client.zadd(KEYS[0], names)
     known, found, cursor, pages = _known(store, TENANTS), set[str](), "", 0
     while cursor or not pages:
         page = browse_keys(store, known, cursor)
@@ -175,13 +160,12 @@ def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, redis_url
     assert pages >= 20
 
 
-def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
+def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: RedisStore, client: Any) -> None:
     """A search that finds little continues from page to page; an exact key is found at once."""
     limiter.acquire(TENANTS, key="needle")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        names = {bucket_name(TENANTS.name, str(each), TENANTS.fingerprint): 10**10 for each in range(5_000)}
-        client.zadd(KEYS[0], names)
+    names = {bucket_name(TENANTS.name, str(each), TENANTS.fingerprint): 10**10 for each in range(5_000)}
+    client.zadd(KEYS[0], names)
     known, found, cursor, pages = _known(store, TENANTS), list[str](), "", 0
     while cursor or not pages:
         page = browse_keys(store, known, cursor, lambda key, part: "needle" in key)
@@ -194,24 +178,23 @@ def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: Red
     assert find_key(store, known, "nothing like it") is None
 
 
-def test_keys_and_holders_of_a_cluster_are_found(cluster: Cluster) -> None:
+def test_keys_and_holders_of_a_cluster_are_found(cluster: Cluster, cluster_store: RedisClusterStore) -> None:
     """Keys and slots on other nodes than those of the fleet's data are read from their nodes."""
-    slots = Concurrency("slots", 3)
-    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
-        limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
-        for number in range(8):
-            limiter.acquire(TENANTS, key=f"tenant-{number % 4}")
-        limiter.acquire(slots, job=Job(id="held"))
-        limiter.close()
-        fleet = look(store)
-        units = {each.limit.name: each.minute.units for each in fleet.limits}
-        assert units == {"tenants": 8, "slots": 1}
-        assert {each.id for each in fleet.limits} == {*fleet.steps}
-        known = _known(store, TENANTS)
-        assert {each.key for each in pressing_keys(store, known, 10)} == {f"tenant-{number}" for number in range(4)}
-        assert {each.key for each in browse_keys(store, known, "").keys} == {f"tenant-{number}" for number in range(4)}
-        (key,) = pressing_keys(store, _known(store, slots), 10)
-        assert [each.job_id for each in holders_of(store, key)] == ["held"]
+    store, slots = cluster_store, Concurrency("slots", 3)
+    limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
+    for number in range(8):
+        limiter.acquire(TENANTS, key=f"tenant-{number % 4}")
+    limiter.acquire(slots, job=Job(id="held"))
+    limiter.close()
+    fleet = look(store)
+    units = {each.limit.name: each.minute.units for each in fleet.limits}
+    assert units == {"tenants": 8, "slots": 1}
+    assert {each.id for each in fleet.limits} == {*fleet.steps}
+    known = _known(store, TENANTS)
+    assert {each.key for each in pressing_keys(store, known, 10)} == {f"tenant-{number}" for number in range(4)}
+    assert {each.key for each in browse_keys(store, known, "").keys} == {f"tenant-{number}" for number in range(4)}
+    (key,) = pressing_keys(store, _known(store, slots), 10)
+    assert [each.job_id for each in holders_of(store, key)] == ["held"]
 
 
 def test_holders_are_jobs_and_workflows(limiter: Limiter, store: RedisStore) -> None:

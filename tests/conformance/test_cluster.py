@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from conformance.bench import NOW_US, Bench
+from conformance.bench import NOW_US, Bench, on_node
 from support.servers.processes import Cluster, redis_cluster, stored
 from support.waiting import wait_until
 from throttlekit import (
@@ -31,8 +31,6 @@ from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.waitlist import State
 from throttlekit.stores import Correction
 from throttlekit.stores.cluster import RedisClusterStore
-
-_SLOTS = 16384
 
 
 @pytest.fixture
@@ -53,16 +51,6 @@ def _nodes(cluster: Cluster) -> Iterator[list[Any]]:
         yield [stack.enter_context(contextlib.closing(redis.Redis.from_url(url))) for url in cluster.node_urls]
 
 
-def _on_node(number: int, kind: type[Limit], rate: str, **options: Any) -> Limit:
-    """Return a limit whose keys are on node *number* of three."""
-    for i in itertools.count():
-        limit = kind(f"{kind.algorithm}-{i}", rate, **options)  # type: ignore[call-arg]
-        slot = key_slot(bucket_name(limit.name, "", limit.fingerprint).encode())
-        if number * _SLOTS // 3 <= slot < (number + 1) * _SLOTS // 3:
-            return limit
-    raise AssertionError("unreachable")
-
-
 def _remaining(limiter: Limiter, limits: Sequence[Limit]) -> list[int]:
     return [limiter.peek(limit).remaining for limit in limits]
 
@@ -76,7 +64,7 @@ def _calls(nodes: Sequence[Any], command: str) -> list[int]:
 
 def test_one_call_for_each_hash_slot_and_one_more_to_return_units(cluster: Cluster, limiter: Limiter) -> None:
     """A grant is one EVALSHA for each hash slot; a denial ends the request, and earlier charges are returned."""
-    limits = [_on_node(node, TokenBucket, f"{10 + node}/h", burst=2) for node in range(3)]  # the scarcest first
+    limits = [on_node(node, TokenBucket, f"{10 + node}/h", burst=2) for node in range(3)]  # the scarcest first
     with _nodes(cluster) as nodes:
         for _ in range(2):  # for the second, each node knows every script
             limiter.acquire(*limits)
@@ -102,9 +90,9 @@ def test_one_call_for_each_hash_slot_and_one_more_to_return_units(cluster: Clust
 def test_a_denial_changes_no_stored_value(cluster: Cluster, limiter: Limiter, denies: int) -> None:
     """After a denial by any limit, the stored values are the same to the byte, also of limits that were used."""
     limits = [
-        _on_node(0, TokenBucket, "1/h", burst=5),
-        _on_node(1, FixedWindow, "5/year"),
-        _on_node(2, SlidingWindow, "5/365d"),
+        on_node(0, TokenBucket, "1/h", burst=5),
+        on_node(1, FixedWindow, "5/year"),
+        on_node(2, SlidingWindow, "5/365d"),
     ]
     for limit in limits:
         assert limiter.acquire(limit, cost=3)
@@ -120,7 +108,7 @@ def test_a_denial_changes_no_stored_value(cluster: Cluster, limiter: Limiter, de
 
 def test_every_verb_reaches_every_node(cluster: Cluster) -> None:
     """Each method works on limits of every node, by the nodes' own clocks, also after the limiter was closed."""
-    limits = [_on_node(node, SlidingLog, "9/h") for node in range(3)]
+    limits = [on_node(node, SlidingLog, "9/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     decision = limiter.acquire(*limits, cost=9)
     assert decision.allowed
@@ -181,7 +169,7 @@ def _server_error(error: ConfigurationError) -> str:
 
 def test_the_url_of_one_node_is_a_configuration_error(cluster: Cluster) -> None:
     """With redis:// and the address of one node, every method raises ConfigurationError for keys of other nodes."""
-    limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
+    limits = [on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
     granted = Limiter().acquire(limits[1])
     with contextlib.closing(Limiter(cluster.node_urls[0])) as limiter:
         assert limiter.acquire(limits[0])
@@ -239,7 +227,7 @@ def test_a_moving_hash_slot_is_a_failure(cluster: Cluster) -> None:
     cluster's URL, jobs are deferred until the slot has moved, because Redis runs no command on two new keys of such a
     slot. Nothing is charged.
     """
-    limit = _on_node(0, TokenBucket, "10/s", burst=2)
+    limit = on_node(0, TokenBucket, "10/s", burst=2)
     slot = key_slot(bucket_name(limit.name, "", limit.fingerprint).encode())
     with _nodes(cluster) as nodes, contextlib.closing(Limiter(cluster.node_urls[0])) as limiter:
         ids = [node.execute_command("CLUSTER MYID") for node in nodes]
@@ -266,7 +254,7 @@ def test_an_owner_listens_at_each_node_that_it_calls(own_cluster: Cluster, monke
     An owner listens at a node that its client did not know when it began: a node counts only its own receivers, and
     the waitlist may be on any node.
     """
-    limit = _on_node(1, TokenBucket, "1/h", burst=1)
+    limit = on_node(1, TokenBucket, "1/h", burst=1)
     with contextlib.closing(RedisClusterStore(own_cluster.url, timeout=5)) as store:
         claim, received = Bench(store).claim(limit), list[str]()
         node = store._redis_py().get_node_from_key(claim.bucket)
@@ -291,15 +279,14 @@ def test_an_owner_listens_at_each_node_that_it_calls(own_cluster: Cluster, monke
         end()
 
 
-def test_an_owner_that_does_not_listen_is_skipped(cluster: Cluster) -> None:
+def test_an_owner_that_does_not_listen_is_skipped(cluster_store: RedisClusterStore) -> None:
     """If the process of the first job is dead, a later job takes the unit at once."""
-    claim = Bench(RedisClusterStore(cluster.url, timeout=5)).claim(_on_node(1, TokenBucket, "1/s", burst=1))
-    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
-        store.reset([claim.bucket])
-        assert store.decide([claim], Requester(Caller.JOB, "zero", "p"), NOW_US).allowed
-        assert not store.decide([claim], Requester(Caller.JOB, "one", "dead"), NOW_US).allowed
-        store.look(claim, "p", 1, (), NOW_US + 1_000_000)
-        assert store.decide([claim], Requester(Caller.JOB, "two", "p"), NOW_US + 1_000_000).allowed
+    store, claim = cluster_store, Bench(cluster_store).claim(on_node(1, TokenBucket, "1/s", burst=1))
+    store.reset([claim.bucket])
+    assert store.decide([claim], Requester(Caller.JOB, "zero", "p"), NOW_US).allowed
+    assert not store.decide([claim], Requester(Caller.JOB, "one", "dead"), NOW_US).allowed
+    store.look(claim, "p", 1, (), NOW_US + 1_000_000)
+    assert store.decide([claim], Requester(Caller.JOB, "two", "p"), NOW_US + 1_000_000).allowed
 
 
 # Nodes that fail
@@ -307,7 +294,7 @@ def test_an_owner_that_does_not_listen_is_skipped(cluster: Cluster) -> None:
 
 def test_a_node_that_is_down_leaves_no_charge_on_the_others(own_cluster: Cluster) -> None:
     """A killed master raises StoreUnavailable, in any order of limits; the limits of other nodes are unchanged."""
-    limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
+    limits = [on_node(node, SlidingLog, "5/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(own_cluster.url, timeout=5))
     assert limiter.acquire(*limits, cost=2)
     own_cluster.kill(2)
@@ -331,7 +318,7 @@ def test_a_node_that_is_down_leaves_no_charge_on_the_others(own_cluster: Cluster
 
 def test_a_node_that_hangs_is_called_once(cluster: Cluster) -> None:
     """A node that does not reply in time is StoreUnavailable, and the command is not sent again."""
-    limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
+    limits = [on_node(node, SlidingLog, "5/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=1))
     assert limiter.acquire(*limits)
     with _nodes(cluster) as nodes:
@@ -349,10 +336,9 @@ def test_a_node_that_hangs_is_called_once(cluster: Cluster) -> None:
     limiter.close()
 
 
-def test_an_error_in_one_hash_slot_does_not_stop_the_others(cluster: Cluster) -> None:
+def test_an_error_in_one_hash_slot_does_not_stop_the_others(cluster: Cluster, limiter: Limiter) -> None:
     """If the first key has another type, the charges in the other slots are settled, and the error is raised."""
-    limits = [_on_node(node, SlidingLog, "5/h", cost=lambda job: 3) for node in range(3)]
-    limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
+    limits = [on_node(node, SlidingLog, "5/h", cost=lambda job: 3) for node in range(3)]
     granted = limiter.acquire(*limits, job=Job(id="1"))
     with redis.RedisCluster.from_url(cluster.node_urls[0]) as client:
         bucket = granted.charged[0].bucket
@@ -363,7 +349,6 @@ def test_an_error_in_one_hash_slot_does_not_stop_the_others(cluster: Cluster) ->
         client.delete(bucket)
     assert [limiter.peek(limit, cost=0).remaining for limit in limits[1:]] == [4, 4]
     limiter.reset(*limits, job=Job(id="1"))
-    limiter.close()
 
 
 def test_a_moved_hash_slot_is_followed_and_one_without_a_node_is_a_failure(own_cluster: Cluster) -> None:
@@ -371,7 +356,7 @@ def test_a_moved_hash_slot_is_followed_and_one_without_a_node_is_a_failure(own_c
     After a hash slot has moved to another node, the next decision is made there, once. A cluster that does not cover
     all hash slots is StoreUnavailable, and the charges of other nodes are returned.
     """
-    limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
+    limits = [on_node(node, SlidingLog, "5/h") for node in range(3)]
     slot = key_slot(bucket_name(limits[2].name, "", limits[2].fingerprint).encode())
     limiter = Limiter(RedisClusterStore(own_cluster.url, timeout=5))
     assert limiter.acquire(*limits)

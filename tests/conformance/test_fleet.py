@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,12 +46,6 @@ EVERY_KIND: list[Limit] = [
 
 def _job(number: int, tenant: str = "a") -> Job:
     return Job(id=f"job-{number}", kwargs={"tenant": tenant})
-
-
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    with contextlib.closing(Limiter(RedisStore(redis_url, timeout=5))) as limiter:
-        yield limiter
 
 
 def _flood(limiter: Limiter) -> None:
@@ -129,14 +121,13 @@ def test_decisions_are_shown_while_the_process_runs(limiter: Limiter, store: Red
     assert [each.limit.name for each in look(store, name="slid").keys] == ["sliding"]
 
 
-def test_a_fleet_on_a_cluster_is_shown(cluster: Cluster) -> None:
+def test_a_fleet_on_a_cluster_is_shown(cluster: Cluster, cluster_store: RedisClusterStore) -> None:
     """Keys on other nodes than the fleet's data are read from those nodes."""
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     _flood(limiter)
     limiter.close()
-    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
-        _check(look(store).keys)
-        assert look_up(store, "job-4").job is not None
+    _check(look(cluster_store).keys)
+    assert look_up(cluster_store, "job-4").job is not None
 
 
 def test_processes_are_listed_while_they_run(limiter: Limiter, store: RedisStore) -> None:
@@ -239,9 +230,7 @@ def test_429s_are_kept_for_15_minutes_and_bounded(store: RedisStore, client: Any
 
 
 def test_every_key_of_the_fleet_is_bounded(store: RedisStore, client: Any) -> None:
-    """
-    The newest keys, the longest waitlists and the most denied keys are kept. The test uses a hundredth of the bounds.
-    """
+    """The newest keys, longest waitlists and most denied keys are kept. The test uses a hundredth of the bounds."""
     bounds = "MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = "
     assert f"{bounds}100000, 10000, 100000, 1000, 10000\n" in _REPORT
     script = _REPORT.replace(f"{bounds}100000, 10000, 100000, 1000, 10000", f"{bounds}1000, 100, 1000, 10, 100")

@@ -120,6 +120,7 @@ def test_the_first_matching_pattern_selects_the_store() -> None:
     for name in ("a", "b-1", "b-2", "bz", "z", "ü z"):
         assert limiter.acquire(TokenBucket(name, "1/s"))
     assert [len(stores[name]) for name in stores] == [1, 1, 2, 2]
+    assert Limiter("memory://", stores={}).in_memory
 
 
 def test_a_store_failure_stops_only_the_limits_of_that_store(redis_url: str, other: RedisProcess) -> None:
@@ -271,13 +272,6 @@ def test_wrong_stores_are_rejected(stores: Any, message: str) -> None:
     """A wrong value of stores= raises when the limiter is made, and the message has the pattern."""
     with pytest.raises(ConfigurationError, match=message):
         Limiter("memory://", stores=stores)
-
-
-def test_an_async_limiter_of_a_limiter_takes_no_stores() -> None:
-    """Stores are an argument of the limiter, and not of the asyncio limiter made from it."""
-    with pytest.raises(ConfigurationError, match="drop them"):
-        AsyncLimiter(Limiter("memory://"), stores={})
-    assert Limiter("memory://", stores={}).in_memory
 
 
 @pytest.mark.parametrize(

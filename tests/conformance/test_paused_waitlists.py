@@ -92,12 +92,6 @@ def worker(redis_url: str) -> Iterator[Worker]:
         yield worker
 
 
-@pytest.fixture
-def control(redis_url: str) -> Iterator[Control]:
-    with Control(patient(redis_url), by="ann") as control:
-        yield control
-
-
 def test_jobs_of_a_paused_limit_stay_on_its_waitlist_in_order(worker: Worker, control: Control) -> None:
     """A few jobs check from time to time whether the pause is over; the store wakes no other job until then."""
     jobs = [f"job-{number:02}" for number in range(40)]

@@ -8,8 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-
-import redis
+from typing import Any
 
 from support.faults import histories
 from support.servers.processes import Cluster
@@ -70,15 +69,13 @@ def test_the_bound_is_kept_across_processes(redis_url: str, tmp_path: Path) -> N
     assert all(most <= 40 for most in at_once)
 
 
-def test_a_killed_process_loses_at_most_its_prefetched_units(redis_url: str, tmp_path: Path) -> None:
+def test_a_killed_process_loses_at_most_its_prefetched_units(redis_url: str, client: Any, tmp_path: Path) -> None:
     """Each process, whether killed or ended, loses at most `prefetch` units that were charged and not used."""
     limit = TokenBucket("api", "10/s", burst=8000, prefetch=40, prefetch_for=60)
     made = run_processes(redis_url, tmp_path, limit, count=1000, at_once=1000, killed=310)
     grants = sum(map(len, made))
-    client = redis.Redis.from_url(redis_url)
     (name,) = client.keys("tk1:{api:*")
     tat_us = int(client.get(name) or 0)
-    client.close()
     # The bucket was in debt all the time, so the TAT shows the charge to the unit.
     charged = (tat_us - min(at_us for each in made for at_us, _ in each)) // 100_000
     assert grants <= charged <= grants + 40 * PROCESSES + 1  # a decision that was made and not written

@@ -1,12 +1,9 @@
-"""
-The guarantees of the Redis store alone: one command per decision, and a defined error for every error of the server.
-"""
+"""What only the Redis store guarantees: one command per decision, and a defined error for every error of the server."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +11,7 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from conformance.bench import Bench
+from conformance.bench import NOW_US, Bench
 from support.servers.processes import free_port
 from support.servers.stores import ask
 from throttlekit import (
@@ -45,7 +42,6 @@ FIVE: Sequence[Limit] = (
 )
 JOB = Job(id="1", name="call_partner")
 BUCKET = bucket_name(LIMIT.name, "", LIMIT.fingerprint)
-NOW_US = 1_800_000_000_000_000
 
 
 def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
@@ -169,6 +165,13 @@ def test_garbage_on_a_waitlist_holds_up_no_job(client: Any, store: RedisStore, w
     assert ask(store, _request(LIMIT, job="one"), now_us).allowed
 
 
+def _store_with(execute: Callable[..., Any]) -> RedisStore:
+    """Return a store without a server, whose commands call *execute*."""
+    store = RedisStore("redis://localhost:1/0")
+    store._pool.execute = execute  # type: ignore[method-assign]
+    return store
+
+
 OF_A_CLUSTER = (exceptions.AskError, exceptions.MovedError, exceptions.ClusterCrossSlotError)
 FAULTS = [
     *(each for each in vars(exceptions).values() if inspect.isclass(each) and issubclass(each, Exception)),
@@ -177,12 +180,11 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", [each for each in FAULTS if each is not exceptions.NoScriptError])
-def test_every_error_of_the_client_is_mapped(monkeypatch: pytest.MonkeyPatch, fault: type[Exception]) -> None:
+def test_every_error_of_the_client_is_mapped(fault: type[Exception]) -> None:
     """
     Errors become StoreUnavailable, which names the error and not the server. An error of a cluster's node is no outage,
     which would defer jobs without end: the URL is wrong, and the message says what is right.
     """
-    store = RedisStore("redis://localhost:1/0")
 
     def fail(*_: Any, **__: Any) -> None:
         try:
@@ -190,7 +192,7 @@ def test_every_error_of_the_client_is_mapped(monkeypatch: pytest.MonkeyPatch, fa
         except (ValueError, IndexError):  # MovedError and similar errors parse their text
             raise fault("1 secret.host:6379") from None
 
-    monkeypatch.setattr(store._pool, "execute", fail)
+    store = _store_with(fail)
     verbs: list[Callable[[], object]] = [
         lambda: ask(store, _request(LIMIT)),
         lambda: store.settle([Correction(BUCKET, LIMIT.bind(1), NOW_US, 1)]),
@@ -208,36 +210,20 @@ def test_every_error_of_the_client_is_mapped(monkeypatch: pytest.MonkeyPatch, fa
 @pytest.mark.parametrize(
     "reply", [None, 7, b"OK", b"", [0, 1, 1], b"0 1", b"-9 1 1 1 1 1 1", b"-1 x 1 1 1 1 1", b"-1 1 1 1 1 1"]
 )
-def test_a_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
+def test_a_reply_of_another_shape_is_a_store_failure(reply: Any) -> None:
     """A reply that the script cannot have sent, such as one from a proxy, is StoreUnavailable."""
-    store = RedisStore("redis://localhost:1/0")
-    monkeypatch.setattr(store._pool, "execute", lambda _: reply)
     with pytest.raises(StoreUnavailable):
-        ask(store, _request(LIMIT))
+        ask(_store_with(lambda _: reply), _request(LIMIT))
 
 
-def test_an_error_in_the_code_of_the_store_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_code_of_the_store_is_not_hidden() -> None:
     """A programming error is raised, and is not an outage."""
-    store = RedisStore("redis://localhost:1/0")
 
-    def fail(*_: Any) -> None:
+    def fail(_: bytes) -> None:
         raise AttributeError("a mistake")
 
-    monkeypatch.setattr(store._pool, "execute", fail)
     with pytest.raises(AttributeError):
-        ask(store, _request(LIMIT))
-
-
-def test_a_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
-    """Without a server, a job is denied, and gets a delay of about a second."""
-    limiter = Limiter(f"redis://user:hunter2@127.0.0.1:{free_port()}/0")
-    with caplog.at_level(logging.DEBUG):
-        decision = limiter.acquire(LIMIT, job=Job(id="1"))
-    assert not decision
-    assert decision.reason == "store unavailable"
-    assert 0.5 <= decision.delay <= 1.5
-    assert "hunter2" not in caplog.text + repr(decision)
-    assert limiter.acquire(LIMIT).reason == "store unavailable", "a request without a job is denied too"
+        ask(_store_with(fail), _request(LIMIT))
 
 
 @pytest.mark.parametrize("verb", ["peek", "reset", "settle"])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from conformance.bench import EMPTY_REPORT
 from support.servers.slowlog import PARTS, Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
@@ -160,16 +161,8 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
         assert list(filled.server.store.renew([lease])) == [True]
 
     def make_report() -> dict[str, Any]:
-        keys = [[f"key{n}", 1, 1, 2**40] for n in range(100)]
-        return {
-            "process": ["", "p"],
-            "limits": [],
-            "jobs": [],
-            "keys": keys,
-            "counts": [["u key1", 1]],
-            "waits": [],
-            "rates": [[f"r key{n}", n + 1] for n in range(100)],
-        }
+        keys, rates = [[f"key{n}", 1, 1, 2**40] for n in range(100)], [[f"r key{n}", n + 1] for n in range(100)]
+        return {**EMPTY_REPORT, "process": ["", "p"], "keys": keys, "counts": [["u key1", 1]], "rates": rates}
 
     fleet = filled.fill_once(filled.report_full_fleet)
     adds = report_history({f"limit{n}": Moment(n, n, n, n, n, n, 60_000, n) for n in range(100)})

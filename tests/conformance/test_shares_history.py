@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from support.servers.processes import Cluster
 from throttlekit import Job, Limiter, Share, TokenBucket
 from throttlekit._core.storage_keys import limit_id
 from throttlekit.fleet.history import RANGES, Moment, bars_of, report_history
 from throttlekit.fleet.replies import time_of
 from throttlekit.fleet.shares import SHARES, SharedStep, Taken, report_shares, shared_steps, shares_name
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 BEGIN = 120_000 * 14_400
@@ -159,15 +159,12 @@ def test_a_full_history_has_a_bounded_size(store: RedisStore, client: Any, longe
     assert used < most_bytes
 
 
-def test_the_history_on_a_cluster(cluster: Cluster) -> None:
+def test_the_history_on_a_cluster(cluster_store: RedisClusterStore) -> None:
     """On a cluster, all keys of both histories are in one hash slot."""
-    from throttlekit.stores.cluster import RedisClusterStore
-
-    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
-        both = {"a": Taken({"x": 3}), "b": Taken({"y": 4}, 2)}
-        store.commands([*report_history({"a": Moment(3), "b": Moment(6)}), *report_shares(both)])
-        of = RANGES["1h"]
-        bars = bars_of(store, [*both], time_of(store), of)
-        assert [sum(bar.units or 0 for bar in bars[id]) for id in both] == [3, 6]
-        found = [next(each for each in shared_steps(store, id, bars[id], of) if each.units) for id in both]
-        assert [(each.units, each.others) for each in found] == [({"x": 3}, 0), ({"y": 4}, 2)]
+    store, both = cluster_store, {"a": Taken({"x": 3}), "b": Taken({"y": 4}, 2)}
+    store.commands([*report_history({"a": Moment(3), "b": Moment(6)}), *report_shares(both)])
+    of = RANGES["1h"]
+    bars = bars_of(store, [*both], time_of(store), of)
+    assert [sum(bar.units or 0 for bar in bars[id]) for id in both] == [3, 6]
+    found = [next(each for each in shared_steps(store, id, bars[id], of) if each.units) for id in both]
+    assert [(each.units, each.others) for each in found] == [({"x": 3}, 0), ({"y": 4}, 2)]

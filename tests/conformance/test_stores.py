@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from conformance.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench, run_in_threads
+from conformance.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench
 from conformance.cases import BURST_CASES, CASES, Case
+from support.threads import run_in_threads
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Reason
 from throttlekit._core.limit.base import Limit
@@ -335,9 +336,7 @@ def test_a_pause_admits_no_unit_until_its_end(bench: Bench, case: Case) -> None:
 
 @each_case
 def test_a_slowdown_spreads_units_and_ends(bench: Bench, case: Case) -> None:
-    """
-    The partner's remaining units are spread until its reset, and refusals reduce the rate; later both are forgotten.
-    """
+    """The partner's remaining units are spread until its reset. Refusals reduce the rate. Both are forgotten later."""
     limit, bench.now_us = case.limit, case.start_us
     far_us = 100 * limit.period_us
     bench.store.slow([Slowing(bench.claim(limit), Remaining(2, far_us))], now_us=bench.now_us)
@@ -487,9 +486,7 @@ def test_long_periods_and_large_amounts_are_exact(bench: Bench) -> None:
 
 
 def test_a_job_of_two_units_waits_for_both(bench: Bench) -> None:
-    """
-    A cost of three is admitted when three units are free; a job of two units delays the next job by two intervals.
-    """
+    """A cost of three is admitted when three units are free; a job of two units delays the next by two intervals."""
     bench.drain(TEN, ONE)
     assert bench.decide(TEN, cost=3).retry_us == NOW_US + 3 * STEP_US
     for id, cost in (("a", 1), ("b", 2), ("c", 1)):

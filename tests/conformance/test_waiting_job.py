@@ -29,12 +29,6 @@ FIRST, SECOND = TokenBucket("first", "1/hour", burst=1), TokenBucket("second", "
 
 
 @pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
-        yield limiter
-
-
-@pytest.fixture
 def waker(limiter: Limiter) -> Iterator[Waker[str]]:
     with contextlib.closing(held(limiter)) as waker:
         yield waker

@@ -1,6 +1,4 @@
-"""
-The methods of stores with waitlists: each kind of store does the same, and each change wakes the jobs that may run.
-"""
+"""The methods of stores with waitlists: all kinds of stores do the same, and changes wake the jobs that may run."""
 
 from __future__ import annotations
 
@@ -218,9 +216,7 @@ def test_a_job_that_is_removed_is_on_no_list_and_the_next_one_is_woken(
 
 
 def test_a_job_is_found_with_its_position_and_the_limit_that_holds_it_back(store: Any) -> None:
-    """
-    At 1/s, the third job of a waitlist is found with its position, its limit and an estimate of about three seconds.
-    """
+    """At 1/s, the third job of a waitlist is found with its position, its limit and an estimate of about 3 s."""
     slow, fast = _claim(SLOW), _claim(FAST)
     _let_two_jobs_wait(store, fast, slow)
     _decide(store, "three", fast, slow)
@@ -339,9 +335,7 @@ def test_a_peek_returns_the_limit_that_denies_and_charges_nothing(store: Any) ->
 
 
 def test_an_answer_has_the_wait_of_the_job_in_any_store(store: Any, received_wakes: Callable[[], list[str]]) -> None:
-    """
-    The wait counts from the first denial, with the number of denials, whichever waitlist the job is on.
-    """
+    """The wait counts from the first denial, with the number of denials, whichever waitlist the job is on."""
     slow, fast = _claim(SLOW), _claim(FAST)
     _decide(store, "zero", slow)
     assert _decide(store, "one", slow, fast).waited == Waited(0, 1, 0)
@@ -388,9 +382,7 @@ def test_a_full_queue_accepts_a_job_that_waited_in_another_store(
 
 
 class _SlowReturns:
-    """
-    A store in front of another. Before it returns units, *gap_us* pass on the clock, and *meanwhile* runs.
-    """
+    """A store in front of another. Before it returns units, *gap_us* pass on the clock, and *meanwhile* runs."""
 
     def __init__(self, inner: Any, gap_us: int, meanwhile: Callable[[int], object]) -> None:
         self.inner, self._gap_us, self._meanwhile = inner, gap_us, meanwhile
@@ -460,9 +452,7 @@ def test_a_window_of_another_store_is_charged_at_most_5_ms_early(
 
 
 def test_a_part_with_several_limits_keeps_the_positions_of_a_job(request: pytest.FixtureRequest) -> None:
-    """
-    If two limits of a cluster grant and a limit elsewhere denies, the job stays before later jobs on both waitlists.
-    """
+    """If two limits of a cluster grant, and one elsewhere denies, the job stays before later jobs on both waitlists."""
     with contextlib.ExitStack() as stack:
         one, two = _store("cluster", request, stack), MemoryStore()
         stack.callback(one.close)
@@ -486,9 +476,7 @@ def test_a_part_with_several_limits_keeps_the_positions_of_a_job(request: pytest
 
 
 def test_a_job_reserves_positions_on_lists_of_any_store(store: Any) -> None:
-    """
-    Positions are reserved on waitlists in several hash slots of a cluster too, although a script reaches only one.
-    """
+    """Positions are reserved in several hash slots of a cluster too, although a script reaches only one of them."""
     slow, fast = _claim(SLOW), _claim(FAST)
     store.return_units([Charge(slow), Charge(fast)], Requester(Caller.JOB, "one", "~50", denials=1), NOW_US)
     for each in (slow, fast):

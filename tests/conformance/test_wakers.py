@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
-import redis
 
 from support.waiting import wait_until
 from throttlekit import TokenBucket
@@ -74,25 +74,24 @@ def start(redis_url: str) -> Iterator[Callable[[str, list[str]], Process]]:
 
 
 def test_jobs_of_several_processes_run_in_the_order_of_their_requests(
-    start: Callable[[str, list[str]], Process], redis_url: str
+    start: Callable[[str, list[str]], Process], client: Any
 ) -> None:
     """Each job makes a request, waits, is woken and runs. Then the waitlist is deleted."""
     ran: list[str] = []
     one, two = start("one", ran), start("two", ran)
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        for number in range(20):
-            (one if number % 3 else two).put(f"job{number:02d}")
-            wait_until(
-                lambda n=number: client.hlen(f"{CLAIM.bucket}:entries1") + len(ran) > n,
-                description="the job has made its request",
-            )
-        wait_until(lambda: len(ran) == 20, description="all have run", timeout=30)
-        assert ran == sorted(ran)
-        wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="no job is on the waitlist")
+    for number in range(20):
+        (one if number % 3 else two).put(f"job{number:02d}")
+        wait_until(
+            lambda n=number: client.hlen(f"{CLAIM.bucket}:entries1") + len(ran) > n,
+            description="the job has made its request",
+        )
+    wait_until(lambda: len(ran) == 20, description="all have run", timeout=30)
+    assert ran == sorted(ran)
+    wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="no job is on the waitlist")
 
 
 def test_jobs_whose_messages_were_requeued_hold_up_no_job(
-    start: Callable[[str, list[str]], Process], redis_url: str
+    start: Callable[[str, list[str]], Process], store: RedisStore
 ) -> None:
     """
     The other jobs of the process are woken instead. When the requeued messages are delivered again, their jobs are
@@ -107,87 +106,76 @@ def test_jobs_whose_messages_were_requeued_hold_up_no_job(
             process.put(id)
             wait_until(lambda before=before: len(process.waker) > before, description="the job waits")
 
-    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
-        store.pause([CLAIM], 60_000_000)
-        put([str(number) for number in range(8)])
-        for id in requeued:
-            process.waker.pass_on(id)
-        store.pause([CLAIM], None)
-        wait_until(lambda: len(ran) == 5, description="the others have run", timeout=30)
-        found = [store.where([CLAIM], id) for id in requeued]
-        assert [each and each.state for each in found] == [State.KEPT] * 3, "no job waits for their requests"
-        store.pause([CLAIM], 60_000_000)
-        put(["new", *reversed(requeued)])
-        store.pause([CLAIM], None)
-        wait_until(lambda: len(ran) == 9, description="all have run", timeout=30)
+    store.pause([CLAIM], 60_000_000)
+    put([str(number) for number in range(8)])
+    for id in requeued:
+        process.waker.pass_on(id)
+    store.pause([CLAIM], None)
+    wait_until(lambda: len(ran) == 5, description="the others have run", timeout=30)
+    found = [store.where([CLAIM], id) for id in requeued]
+    assert [each and each.state for each in found] == [State.KEPT] * 3, "no job waits for their requests"
+    store.pause([CLAIM], 60_000_000)
+    put(["new", *reversed(requeued)])
+    store.pause([CLAIM], None)
+    wait_until(lambda: len(ran) == 9, description="all have run", timeout=30)
     assert ran == ["0", "4", "5", "6", "7", *requeued, "new"]
 
 
 @pytest.mark.parametrize("part", range(3), ids=["record", "order", "entries"])
 def test_a_waitlist_that_was_evicted_in_part_is_rebuilt(
-    start: Callable[[str, list[str]], Process], redis_url: str, part: int
+    start: Callable[[str, list[str]], Process], store: RedisStore, client: Any, part: int
 ) -> None:
     """If the server evicts one key of a waitlist, no request fails, and the waiting jobs make new requests."""
     ran: list[str] = []
     process = start("first", ran)
-    with (
-        contextlib.closing(RedisStore(redis_url, timeout=5)) as store,
-        contextlib.closing(redis.Redis.from_url(redis_url)) as client,
-    ):
-        store.pause([CLAIM], 60_000_000)
-        for number in range(20):
-            process.put(str(number))
-        wait_until(lambda: len(process.waker) == 20, description="the jobs wait")
-        assert client.delete(wait_names(CLAIM.bucket)[part]) == 1
-        store.pause([CLAIM], None)
-        process.put("new")
-        wait_until(lambda: len(ran) == 21, description="all have run", timeout=30)
-        wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="no job is on the waitlist")
+    store.pause([CLAIM], 60_000_000)
+    for number in range(20):
+        process.put(str(number))
+    wait_until(lambda: len(process.waker) == 20, description="the jobs wait")
+    assert client.delete(wait_names(CLAIM.bucket)[part]) == 1
+    store.pause([CLAIM], None)
+    process.put("new")
+    wait_until(lambda: len(ran) == 21, description="all have run", timeout=30)
+    wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="no job is on the waitlist")
 
 
-def test_a_listener_receives_wakes_and_reports_a_new_subscription(redis_url: str) -> None:
-    """
-    When the server closes its connection, the listener subscribes again, and reports that it may have missed wakes.
-    """
+def test_a_listener_receives_wakes_and_reports_a_new_subscription(store: RedisStore, client: Any) -> None:
+    """If the server closes its connection, the listener subscribes again, and reports that it may have missed wakes."""
     received, subscriptions = list[tuple[str, list[Wake]]](), list[int]()
 
     def receive(bucket: str, wakes: Sequence[Wake]) -> None:
         received.append((bucket, list(wakes)))
 
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        store = RedisStore(redis_url, timeout=5)
-        listener = Listener(client, "tk1:other", receive, lambda: subscriptions.append(1))
-        assert listener.wait(10)
-        store.decide([CLAIM], Requester(Caller.JOB, "one", "me"))
-        store.decide([CLAIM], Requester(Caller.JOB, "two\x00 |,", "other"))
+    listener = Listener(client, "tk1:other", receive, lambda: subscriptions.append(1))
+    assert listener.wait(10)
+    store.decide([CLAIM], Requester(Caller.JOB, "one", "me"))
+    store.decide([CLAIM], Requester(Caller.JOB, "two\x00 |,", "other"))
 
-        def is_woken() -> bool:
-            store.look(CLAIM, "me", 1)
-            return bool(received)
+    def is_woken() -> bool:
+        store.look(CLAIM, "me", 1)
+        return bool(received)
 
-        wait_until(is_woken, description="the job of the other owner is woken")
-        ((bucket, (wake,)),) = received
-        assert (bucket, wake.id) == (CLAIM.bucket, "two\x00 |,")
-        assert 0 <= wake.in_us <= 30_000
-        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        wait_until(lambda: len(subscriptions) == 2, description="the listener subscribes again", timeout=20)
-        listener.close()
-        assert client.publish("tk1:other", b"") == 0
-        store.close()
+    wait_until(is_woken, description="the job of the other owner is woken")
+    ((bucket, (wake,)),) = received
+    assert (bucket, wake.id) == (CLAIM.bucket, "two\x00 |,")
+    assert 0 <= wake.in_us <= 30_000
+    client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    wait_until(lambda: len(subscriptions) == 2, description="the listener subscribes again", timeout=20)
+    listener.close()
+    assert client.publish("tk1:other", b"") == 0
 
 
-def test_a_listener_ends_without_a_message(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_ends_without_a_message(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener ends at once; otherwise a worker that stops would wait for a poll of each of its owners' threads."""
     monkeypatch.setattr("throttlekit.stores.bells._POLL_S", 600.0)
-    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
-        ends: list[threading.Thread] = []
-        for number in range(5):
-            listens = threading.Event()
-            end = store.listen(f"p{number}", lambda bucket, wakes: None, listens.set)
-            assert listens.wait(60)
-            ends.append(threading.Thread(target=end, daemon=True))
-        for each in ends:
-            each.start()
-        for each in ends:
-            each.join(60)
-        assert [each.is_alive() for each in ends] == [False] * 5
+    ends: list[threading.Thread] = []
+    for number in range(5):
+        listens = threading.Event()
+        end = store.listen(f"p{number}", lambda bucket, wakes: None, listens.set)
+        assert listens.wait(60)
+        ends.append(threading.Thread(target=end, daemon=True))
+    for each in ends:
+        each.start()
+    for each in ends:
+        each.join(60)
+    assert [each.is_alive() for each in ends] == [False] * 5

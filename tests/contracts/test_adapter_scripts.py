@@ -1,4 +1,4 @@
-"""The adapters' own scripts, and the fleet's: they match their headers, and run on every supported server's Lua."""
+"""The adapters' own scripts, and the fleet's, match their headers. (For the Lua that they use: see test_scripts.py.)"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.tree import ADAPTERS_LUA, FLEET_LUA, read
+from contracts.tree import ADAPTERS_LUA, FLEET_LUA, section, split_script
 
 every_script = pytest.mark.parametrize("path", ADAPTERS_LUA + FLEET_LUA, ids=lambda path: path.name)
 
@@ -15,17 +15,6 @@ _WRITING = (
     "SET|DEL|PEXPIRE|PEXPIREAT|EXPIRE|INCRBY|HSET|HDEL|HINCRBY|LPUSH|LREM|LTRIM|RPUSH|SADD|ZADD|ZINCRBY|ZREM|"
     "RPOP|ZPOPMIN|ZREMRANGEBYRANK|UNLINK|PERSIST|XCLAIM"
 )
-
-
-def _parts(path: Path) -> tuple[str, str]:
-    header, _, body = read(path).partition("]]")
-    return header, re.sub(r"--.*", "", body)
-
-
-def _section(header: str, word: str) -> str:
-    match = re.search(rf"^  {word}  .*\n(?:    .*\n|\n)*", header, re.MULTILINE)
-    assert match, f"the header has no {word}"
-    return match.group()
 
 
 def _patterns(found: list[str]) -> set[str]:
@@ -45,31 +34,23 @@ def _used(text: str, word: str) -> set[str]:
 @pytest.mark.parametrize("word", ["KEYS", "ARGV"])
 def test_header_names_every_key_and_argument(path: Path, word: str) -> None:
     """The header documents exactly the KEYS and ARGV indices that the script uses."""
-    header, body = _parts(path)
+    header, body = split_script(path)
     assert _used(body, word) == _documented(header, word)
 
 
 @every_script
 def test_header_names_what_is_written(path: Path) -> None:
     """The header's section Writes names exactly the keys that the script writes."""
-    header, body = _parts(path)
+    header, body = split_script(path)
     writes = re.findall(rf"redis\.call\('(?:{_WRITING})', (KEYS\[.+?\])", body)
     assert writes or "Writes   nothing" in header
-    assert _used(" ".join(writes), "KEYS") == _used(_section(header, "Writes"), "KEYS")
-
-
-@every_script
-def test_script_runs_on_old_and_new_servers(path: Path) -> None:
-    """A script uses only what every supported server's Lua has: no shebang, %d, global unpack or later command."""
-    _, body = _parts(path)
-    assert not read(path).startswith("#!")
-    assert not re.search(r"format\([^)]*%d|(?<!table\.)(?<!unpack or )\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b", body)
+    assert _used(" ".join(writes), "KEYS") == _used(section(header, "Writes"), "KEYS")
 
 
 @every_script
 def test_numbers_written_for_a_framework_are_formatted(path: Path) -> None:
     """A call that writes gets no unformatted sum, because Lua would print only 14 digits of it."""
-    _, body = _parts(path)
+    _, body = split_script(path)
     calls = re.findall(rf"redis\.call\('(?:{_WRITING})', KEYS\[.+?\],?(.*?)\)(?:\n| else| end)", body)
     for call in calls:
         text = r"(?:whole|string\.format)\(.*\)?|'[^']*'|(?:KEYS|ARGV|job|each|known|report\.\w+)\[.+?\]"

@@ -29,7 +29,7 @@ LAYERS = [
         "running",
         ["throttlekit._engine", *(f"throttlekit._engine.{name}" for name in ("apply_response", "running", "hold"))],
     ),
-    ("fleet", ["throttlekit.fleet"]),
+    ("fleet", ["throttlekit.fleet"]),  # optional: the limiter passes its layer to the engine
     ("limiter", ["throttlekit._wiring", "throttlekit.limiter"]),
     (
         "face",
@@ -91,7 +91,7 @@ SERIALIZE = "throttlekit._core.serialize"
 COMMON = [
     name
     for name in MODULES
-    if name.startswith("throttlekit._core.") and ".algorithms" not in name and name != SERIALIZE
+    if name.startswith(("throttlekit._core.", "throttlekit.stores")) and ".algorithms" not in name and name != SERIALIZE
 ]
 
 
@@ -164,12 +164,6 @@ def test_no_import_cycle_between_files() -> None:
     assert _cycles() == []
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("throttlekit._engine")])
-def test_engine_imports_no_fleet(module: str) -> None:
-    """The fleet is optional: it imports the engine, and the limiter passes the fleet's layer to the engine."""
-    assert not [name for name, _ in _imports(module) if name.startswith("throttlekit.fleet")]
-
-
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("throttlekit._core")])
 def test_core_is_pure(module: str) -> None:
     """_core imports only values and arithmetic: no clock, I/O, client, logging or plugins."""
@@ -230,8 +224,9 @@ def test_algorithm_imports_no_other_algorithm(algorithm: str) -> None:
 @pytest.mark.parametrize("module", COMMON)
 def test_common_modules_import_no_algorithm(module: str) -> None:
     """
-    The decision, the waitlist and the base of all limits import no algorithm, so that a new algorithm is one new module
-    and no other change. Only the table that maps names in messages to algorithms imports them.
+    The decision, the waitlist, the base of all limits and the stores import no algorithm, so that a new algorithm is
+    one new module, its script, and no other change. Only the table that maps names in messages to algorithms imports
+    them.
     """
     assert not [name for name, _ in _imports(module) if name.startswith("throttlekit._core.algorithms.")]
 
@@ -255,16 +250,16 @@ def test_core_imports_no_framework(module: str) -> None:
     assert not tops & (FRAMEWORKS | {f"throttlekit_{framework}" for framework in FRAMEWORKS})
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if _layer(name) == _layer("throttlekit_dramatiq")])
+ADAPTERS = [name for name in MODULES if _layer(name) == _layer("throttlekit_dramatiq")]
+
+
+@pytest.mark.parametrize("module", ADAPTERS)
 def test_adapter_imports_one_framework_and_no_store(module: str) -> None:
     """An adapter imports its own framework, and neither Redis, nor the scripts, nor another adapter."""
     own = module.partition(".")[0].removeprefix("throttlekit_")
     others = FRAMEWORKS - {own}
     tops = {name.partition(".")[0] for name, _ in _imports(module)}
     assert not tops & (others | {f"throttlekit_{other}" for other in others} | {"redis"})
-
-
-ADAPTERS = [name for name in MODULES if _layer(name) == _layer("throttlekit_dramatiq")]
 
 
 @pytest.mark.parametrize("module", ADAPTERS)
@@ -342,13 +337,6 @@ def test_only_redis_stores_import_redis(package: str, importers: set[str]) -> No
     }
 
 
-def test_stores_import_no_algorithm() -> None:
-    """A store imports no algorithm: only the core and the scripts contain the list of algorithms."""
-    for module in (name for name in MODULES if name.startswith("throttlekit.stores")):
-        imported = {name.rpartition(".")[2] for name, _ in _imports(module)}
-        assert not imported & ALGORITHMS, module
-
-
 HEAVY = {
     "asyncio",
     "concurrent.futures",
@@ -371,21 +359,23 @@ HEAVY = {
 }
 
 
+def _loaded_by(use: str) -> set[str]:
+    """Return the modules that the script *use* loads, without those that Python has loaded before."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lua")])}
+    script = f"import sys; before = set(sys.modules)\n{use}\nprint(' '.join(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return set(loaded.stdout.split())
+
+
 def test_import_loads_no_slow_module() -> None:
     """`import throttlekit` loads no slow module; the code that needs one imports it on first use."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lua")])}
-    use = "from throttlekit import Limiter, TokenBucket"
-    script = f"import sys; before = set(sys.modules); {use}; print(' '.join(set(sys.modules) - before))"
-    loaded = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert not HEAVY & set(loaded.stdout.split())
+    assert not HEAVY & _loaded_by("from throttlekit import Limiter, TokenBucket")
 
 
 @pytest.mark.parametrize("use", ["", "limiter.acquire(throttlekit.TokenBucket('a', '1/s'))"])
 def test_import_loads_no_redis_and_no_framework(use: str) -> None:
     """`import throttlekit`, and an in-memory limiter, load neither a client nor a framework."""
-    script = f"import sys, throttlekit\nlimiter = throttlekit.Limiter()\n{use}\nprint(' '.join(sys.modules))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lua")])}
-    loaded = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    tops = {name.partition(".")[0] for name in loaded.stdout.split()}
+    loaded = _loaded_by(f"import throttlekit\nlimiter = throttlekit.Limiter()\n{use}")
+    tops = {name.partition(".")[0] for name in loaded}
     assert "throttlekit" in tops
     assert not tops & (FRAMEWORKS | {"redis", "throttlekit_lua", "pytest", "click", "rich"})

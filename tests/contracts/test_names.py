@@ -58,34 +58,6 @@ def test_all_lists_exactly_the_public_names(module: str) -> None:
     assert set(declared) == _public(module)
 
 
-def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
-    """Each public method of a limiter is a verb for users, or its docstring says that it is for adapters."""
-    verbs = {
-        "acquire",
-        "acquire_many",
-        "cancel",
-        "clear_waitlist",
-        "close",
-        "declare",
-        "done",
-        "apply_response",
-        "hold",
-        "limited",
-        "pause",
-        "peek",
-        "release",
-        "report_overload",
-        "reset",
-        "resume",
-        "settle",
-        "wait",
-    }
-    for limiter in (Limiter, AsyncLimiter):
-        shown = {name: inspect.getdoc(getattr(limiter, name)) for name in dir(limiter) if not name.startswith("_")}
-        others = {name: text or "" for name, text in shown.items() if name not in {*verbs, "in_memory"}}
-        assert [name for name, text in others.items() if not text.startswith("For adapters")] == []
-
-
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 def test_attributes_of_a_limiter_are_documented(kind: type[Limiter | AsyncLimiter]) -> None:
     """An attribute of an instance is in the docstring of its class, or is private."""

@@ -119,23 +119,22 @@ def test_fields_of_a_receipt() -> None:
     assert set(slot) == {"limit", "bucket", "cost", "at", "measured", "holder"}
 
 
-# Celery
+# Celery and huey
 
 
-def test_headers_of_celerys_messages() -> None:
-    """The header of a copy after a 429, and the header with a receipt within a worker, have fixed names."""
-    assert constant("throttlekit_celery", "ASKS_AT") == "throttlekit_asks_at"
-    assert constant("throttlekit_celery", "RECEIPT") == "throttlekit_receipt"
-
-
-# huey
-
-
-def test_names_in_hueys_messages() -> None:
-    """The keyword argument and its field, and the prefix of the keys in huey's Redis, have fixed names."""
-    assert constant("throttlekit_huey", "FIELD") == "throttlekit.huey"
-    assert constant("throttlekit_huey", "COPY") == "copy"
-    assert constant("throttlekit_huey", "PREFIX") == "throttlekit:huey:"
+@pytest.mark.parametrize(
+    ("package", "name", "text"),
+    [
+        ("throttlekit_celery", "ASKS_AT", "throttlekit_asks_at"),  # the header of a copy after a 429
+        ("throttlekit_celery", "RECEIPT", "throttlekit_receipt"),  # a header within a worker
+        ("throttlekit_huey", "FIELD", "throttlekit.huey"),  # the keyword argument
+        ("throttlekit_huey", "COPY", "copy"),  # a field of the keyword argument
+        ("throttlekit_huey", "PREFIX", "throttlekit:huey:"),  # of the keys in huey's Redis
+    ],
+)
+def test_names_in_the_messages_of_celery_and_huey(package: str, name: str, text: str) -> None:
+    """The names of headers and fields, and the prefix of keys, are fixed."""
+    assert constant(package, name) == text
 
 
 # RQ
@@ -194,9 +193,7 @@ def test_names_in_rqs_redis() -> None:
 
 
 def test_format_of_the_announcement_of_rqs_waker() -> None:
-    """
-    The format of the announcement is fixed, because processes of stock workers that read it may be of another release.
-    """
+    """The format is fixed, because processes of stock workers that read the announcement may be of another release."""
     announced = Announcement("a1", "localhost:6379/1")
     assert json.loads(announced.write()) == {"v": 1, "owner": "a1", "store": "localhost:6379/1"}
     assert Announcement.read(announced.write().encode()) == announced

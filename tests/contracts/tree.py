@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ADAPTERS_LUA", "FLEET_LUA", "LUA", "MODULES", "ROOT", "parsed", "read", "tracked"]
+__all__ = [
+    "ADAPTERS_LUA",
+    "FLEET_LUA",
+    "LUA",
+    "MODULES",
+    "ROOT",
+    "parsed",
+    "read",
+    "section",
+    "split_script",
+    "tracked",
+]
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +56,21 @@ def read(path: Path) -> str:
 @cache
 def parsed(name: str) -> ast.Module:
     return ast.parse(read(MODULES[name]))
+
+
+def split_script(script: Path) -> tuple[str, str]:
+    """Return the header of a script, and its code without comments."""
+    header, closed, body = read(script).partition("]]")
+    assert header.startswith("--[[\n")
+    assert closed
+    return header, re.sub(r"--.*", "", body)
+
+
+def section(header: str, word: str) -> str:
+    """Return the section of a script's header that begins with *word*."""
+    match = re.search(rf"^  {word}  .*\n(?:    .*\n|\n)*", header, re.MULTILINE)
+    assert match, f"the header has no {word}"
+    return match.group()
 
 
 def tracked() -> list[Path]:

@@ -9,6 +9,7 @@ from types import FunctionType
 
 import throttlekit
 from support.markdown import ROOT
+from throttlekit import AsyncLimiter, Limiter
 
 # What users call of each class. A new name is added here, or to the names that its page leaves out.
 _SHOWN = {
@@ -70,6 +71,14 @@ def test_methods_for_adapters_are_not_on_the_pages() -> None:
                     of_adapters[name] = is_excluded and of_adapters.get(name, True)
         assert {name for name, only in of_adapters.items() if only} <= part.hidden
         assert {name for name in part.hidden if not any(hasattr(each, name) for each in part.classes)} == set()
+
+
+def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
+    """Each public method of a limiter is a verb for users, or its docstring says that it is for adapters."""
+    for limiter in (Limiter, AsyncLimiter):
+        others = {name for name in dir(limiter) if not name.startswith("_")} - {*_SHOWN["Limiter"].split(), "in_memory"}
+        docs = {name: inspect.getdoc(getattr(limiter, name)) or "" for name in others}
+        assert [name for name in sorted(docs) if not docs[name].startswith("For adapters")] == []
 
 
 def test_the_pages_show_what_users_call() -> None:

@@ -25,6 +25,9 @@ def test_every_link_has_its_target(page: Page) -> None:
             assert anchor in Page(str(target.resolve().relative_to(ROOT))).anchors(), link
 
 
+_NAV = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
+
+
 def _pages(nav: list[dict[str, Any]]) -> Iterator[str]:
     yield from (page for _, page in _pages_with_titles(nav))
 
@@ -41,23 +44,20 @@ def _pages_with_titles(nav: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def test_every_page_is_in_the_navigation() -> None:
     """mkdocs.yml names each page of docs once, and no other page."""
-    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
-    assert sorted(_pages(site["nav"])) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert sorted(_pages(_NAV)) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
 def test_llms_txt_lists_every_page() -> None:
     """docs/llms.txt has a line for each page, with its title and in the order of the navigation."""
-    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
     text = (ROOT / "docs/llms.txt").read_text("utf-8")
-    assert re.findall(r"^- \[(.+?)\]\((.+?)\): .+$", text, re.MULTILINE) == list(_pages_with_titles(site["nav"]))
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [title for section in site["nav"] for title in section]
+    assert re.findall(r"^- \[(.+?)\]\((.+?)\): .+$", text, re.MULTILINE) == list(_pages_with_titles(_NAV))
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [title for section in _NAV for title in section]
 
 
 def test_the_first_page_leads_to_every_guide() -> None:
     """The first page also links to every page for operators, so a reader finds a feature without the navigation."""
-    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
     linked = {link.partition("#")[0] for link in Page("docs/index.md").links()}
-    for section in nav:
+    for section in _NAV:
         ((name, _),) = section.items()
         if name in ("Start", "Limits", "Guides", "Frameworks", "Migrate", "Operate"):
             assert set(_pages([section])) - linked == {"index.md"} & set(_pages([section])), name

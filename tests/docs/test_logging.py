@@ -1,26 +1,29 @@
-"""The fields of log records that docs/logging.md names, for structlog and JSON logs."""
+"""docs/logging.md: the fields of log records, for structlog and JSON logs, and the filter for Sentry."""
 
 from __future__ import annotations
 
 import logging
 import re
+import sys
+from typing import Any
 
 import pytest
 
-from support.markdown import all_pages
-from throttlekit import Job, Limiter, TokenBucket
+from support.markdown import Page
+from throttlekit import Job, Limiter, RateLimited, TokenBucket, WaitedTooLong
 from throttlekit._engine.plugins import DeferralLog, RateLimitLog
 from throttlekit.hookspecs import Deferred, RateLimitReceived
 
 PARTNER = TokenBucket("partner", "1/minute", burst=1, key="{customer}")
 JOB = Job(id="j", kwargs={"customer": "jane"})
+EVENT = {"level": "error"}
+_PAGE = Page("docs/logging.md")
 
 
 @pytest.fixture(scope="module")
 def documented() -> dict[str, str]:
     """The description of each attribute on the page."""
-    (page,) = [page for page in all_pages() if page.path.endswith("logging.md")]
-    return dict(re.findall(r"^\| `(throttlekit_\w+)` \| (.+) \|$", page.text, re.MULTILINE))
+    return dict(re.findall(r"^\| `(throttlekit_\w+)` \| (.+) \|$", _PAGE.text, re.MULTILINE))
 
 
 @pytest.fixture
@@ -46,9 +49,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 def test_the_lines_about_a_denial_have_every_field_of_the_page(
     documented: dict[str, str], records: dict[str, list[logging.LogRecord]]
 ) -> None:
-    """
-    The DEBUG line about the job and the INFO line about the limit have the fields that the page lists, and no others.
-    """
+    """The DEBUG line about the job and the INFO line about the limit have exactly the fields that the page lists."""
     assert [record.levelname for record in records["deferral"]] == ["DEBUG", "INFO"]
     assert all(_fields(record).keys() == documented.keys() for record in records["deferral"])
 
@@ -67,3 +68,40 @@ def test_no_field_has_the_key(records: dict[str, list[logging.LogRecord]]) -> No
     fields = [_fields(record) for some in records.values() for record in some]
     assert len(fields) == 3
     assert "jane" not in repr(fields)
+
+
+# Sentry, with the hints that its SDK passes
+
+
+@pytest.fixture(scope="module")
+def before_send() -> Any:
+    """The function as on the page."""
+    (text,) = [block.text for block in _PAGE.blocks("python") if "before_send" in block.text]
+    names: dict[str, Any] = {}
+    exec(text, names)
+    return names["before_send"]
+
+
+def raised(error: BaseException) -> dict[str, Any]:
+    try:
+        raise error
+    except BaseException:
+        return {"exc_info": sys.exc_info()}
+
+
+class Own(RateLimited):
+    """A user's own subclass."""
+
+
+@pytest.mark.parametrize("error", [RateLimited(3), Own(3)])
+def test_a_429_that_defers_a_job_is_no_issue(before_send: Any, error: Exception) -> None:
+    """A subclass of the error that a user defines is not reported either."""
+    assert before_send(EVENT, raised(error)) is None
+
+
+@pytest.mark.parametrize(
+    "hint", [raised(ValueError("x")), raised(WaitedTooLong("x")), {}, {"exc_info": None}, {"log_record": object()}]
+)
+def test_everything_else_is_reported(before_send: Any, hint: dict[str, Any]) -> None:
+    """Other errors, and messages without an error, are reported."""
+    assert before_send(EVENT, hint) is EVENT

@@ -50,9 +50,7 @@ def test_jobs_that_rq_holds_back_run_under_the_new_limit(redis_url: str, importa
 
 
 def test_messages_that_dramatiq_retries_are_decided_when_they_are_redelivered(redis_url: str) -> None:
-    """
-    A message that was denied by a limiter in its body is redelivered after its back-off, and the new limit decides it.
-    """
+    """A message that a limiter in its body denied is redelivered after its back-off, and the new limit decides it."""
     broker, limiter, ran = RedisBroker(url=redis_url, namespace="migrated"), Limiter(), list[int]()
 
     def denied(number: int) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,11 @@ PARTNER = TokenBucket("partner", "10/s", burst=5)
 
 @dataclass
 class Site:
-    """The environment of a mistake: a folder, a Redis, and the log."""
+    """The environment of a mistake: a folder, a Redis with a connection to it, and the log."""
 
     folder: Path
     url: str
+    connection: redis.Redis
     log: pytest.LogCaptureFixture
     environment: pytest.MonkeyPatch
 
@@ -56,9 +58,7 @@ class Site:
         return {"cwd": self.folder, "env": {**os.environ, "PYTHONPATH": path, "COLUMNS": "1000"}}
 
     def doctor(self, *options: str, app: str = "", finds: bool = True) -> str:
-        """
-        Return what `throttlekit doctor` prints about an application. *finds* tells whether it must find something.
-        """
+        """Return what `throttlekit doctor` prints about an application. *finds*: whether it must find something."""
         (self.folder / "shop.py").write_text(app)
         done = run_doctor(*(["--strict"] if finds else []), *options, folder=self.folder)
         assert done.exit_code == finds, done.output
@@ -189,35 +189,32 @@ def _(site: Site) -> None:
     limiter, huey, broker = Limiter("memory://"), RedisHuey(url=site.url), InMemoryBroker()
     throttlekit_huey.install(huey, limiter)
     broker.add_middlewares(throttlekit_taskiq.Throttle(limiter))
-    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
-        queue = throttlekit_rq.ThrottledQueue(connection=connection)
-        for wrong in (
-            lambda: throttlekit_rq.ThrottledQueue(connection=connection, throtle=PARTNER),
-            lambda: queue.enqueue(_ran, throtle=PARTNER),
-            lambda: huey.task(throtle=PARTNER)(_ran),
-            lambda: huey.task()(_ran)(throtle=PARTNER),
-            lambda: broker.task(throtle=PARTNER)(_ran),
-        ):
-            assert_refused("did you mean 'throttle'?", wrong)
+    queue = throttlekit_rq.ThrottledQueue(connection=site.connection)
+    for wrong in (
+        lambda: throttlekit_rq.ThrottledQueue(connection=site.connection, throtle=PARTNER),
+        lambda: queue.enqueue(_ran, throtle=PARTNER),
+        lambda: huey.task(throtle=PARTNER)(_ran),
+        lambda: huey.task()(_ran)(throtle=PARTNER),
+        lambda: broker.task(throtle=PARTNER)(_ran),
+    ):
+        assert_refused("did you mean 'throttle'?", wrong)
 
 
 @case("django-rq: `ThrottledQueue` as the `QUEUE_CLASS`")
 def _(site: Site) -> None:
-    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
-        assert_refused(
-            "class ThrottledDjangoQueue(DjangoRQ, ThrottledQueue)",
-            lambda: throttlekit_rq.ThrottledQueue(connection=connection, autocommit=None, commit_mode=None),
-        )
+    assert_refused(
+        "class ThrottledDjangoQueue(DjangoRQ, ThrottledQueue)",
+        lambda: throttlekit_rq.ThrottledQueue(connection=site.connection, autocommit=None, commit_mode=None),
+    )
 
 
 @case("RQ: `throttle=` on a plain `rq.Queue`")
 def _(site: Site) -> None:
-    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
-        job = Queue(connection=connection).enqueue(len, "abc", throttle=[PARTNER.name])
-        SimpleWorker(["default"], connection=connection).work(burst=True)
-        result = job.latest_result()
-        assert result is not None
-        assert "TypeError" in str(result.exc_string)
+    job = Queue(connection=site.connection).enqueue(len, "abc", throttle=[PARTNER.name])
+    SimpleWorker(["default"], connection=site.connection).work(burst=True)
+    result = job.latest_result()
+    assert result is not None
+    assert "TypeError" in str(result.exc_string)
 
 
 @case("`@throttled` without limits")
@@ -310,8 +307,7 @@ def _(site: Site) -> None:
 
 @case("`Limiter(redis_client)`")
 def _(site: Site) -> None:
-    with contextlib.closing(redis.Redis.from_url(site.url)) as client:
-        assert_refused("write Limiter(client=…)", lambda: Limiter(client))  # type: ignore[arg-type]
+    assert_refused("write Limiter(client=…)", lambda: Limiter(site.connection))  # type: ignore[arg-type]
 
 
 @case('`Limiter("localhost:6379")`')
@@ -375,24 +371,20 @@ def _(site: Site) -> None:
 
 @case("RQ: stock workers import throttlekit for each job")
 def _(site: Site) -> None:
-    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
-        queue = ThrottledQueue("work", connection=connection)
-        job = queue.enqueue(print, "ran", throttle=[PARTNER])
-        command = [sys.executable, "-m", "rq.cli", "worker", "work", "--burst", "--url", site.url]
-        environment = {**os.environ, "THROTTLEKIT_URL": site.url}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
-        assert job.is_finished, done.stderr
-        assert done.stdout.count("import throttlekit for each job") == 1
-        assert "imports throttlekit again in the process of each job" in site.doctor("--rq", site.url, finds=False)
+    queue = ThrottledQueue("work", connection=site.connection)
+    job = queue.enqueue(print, "ran", throttle=[PARTNER])
+    command = [sys.executable, "-m", "rq.cli", "worker", "work", "--burst", "--url", site.url]
+    environment = {**os.environ, "THROTTLEKIT_URL": site.url}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
+    assert job.is_finished, done.stderr
+    assert done.stdout.count("import throttlekit for each job") == 1
+    assert "imports throttlekit again in the process of each job" in site.doctor("--rq", site.url, finds=False)
 
 
 @case("RQ: no process moves denied jobs back to their queue")
 def _(site: Site) -> None:
-    from datetime import timedelta
-
-    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
-        Queue("reports", connection=connection).enqueue_in(timedelta(days=1), len, "x")
-        assert "No process moves delayed jobs back" in site.doctor("--rq", site.url)
+    Queue("reports", connection=site.connection).enqueue_in(timedelta(days=1), len, "x")
+    assert "No process moves delayed jobs back" in site.doctor("--rq", site.url)
 
 
 @case("an eviction policy other than `noeviction`")
@@ -469,5 +461,5 @@ def test_a_mistake_is_caught(
 ) -> None:
     """Each mistake is caught as the page describes."""
     monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
-    with caplog.at_level(logging.INFO, "throttlekit"):
-        CASES[mistake](Site(tmp_path, redis_url, caplog, monkeypatch))
+    with caplog.at_level(logging.INFO, "throttlekit"), redis.Redis.from_url(redis_url) as connection:
+        CASES[mistake](Site(tmp_path, redis_url, connection, caplog, monkeypatch))

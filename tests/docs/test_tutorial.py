@@ -1,6 +1,4 @@
-"""
-Run the tutorial as a reader of each framework does: in an empty folder, with a real Redis, on the installed packages.
-"""
+"""Run the tutorial as a reader of each framework does: in an empty folder, with a real Redis and installed packages."""
 
 from __future__ import annotations
 

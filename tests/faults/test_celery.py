@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import pytest
 
+from support.celery.quiet import QUIET
 from support.faults.strike import Case, strike_and_check
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 
 @pytest.mark.parametrize(

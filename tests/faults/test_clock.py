@@ -35,6 +35,7 @@ LIMITS: list[Limit] = [
 ]
 every_limit = pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 SLOTS = Concurrency("slots", 4, lease=30)
+HOLDERS = [f"holder-{number}" for number in range(4)]
 
 
 class Clock(Bench):
@@ -44,20 +45,18 @@ class Clock(Bench):
         self.now_us = NOW_US + round(seconds * SECOND_US)
         return self
 
+    def hold_all(self) -> None:
+        """Let each of `HOLDERS` take one of `SLOTS`."""
+        for holder in HOLDERS:
+            assert self.decide(SLOTS, holder=holder).allowed
+
     def leases(self, holders: list[str]) -> list[Lease]:
-        claims = [self.claim(SLOTS, holder=holder) for holder in holders]
-        return [Lease(claim.bucket, claim.algorithm, self.now_us) for claim in claims]
+        return [self.lease(SLOTS, holder) for holder in holders]
 
     def stop_listening(self) -> None:
         """Stop listening, as if the process of the waiting jobs had died."""
         assert self._stop_listening is not None
         self._stop_listening()
-
-    def renew(self, holders: list[str]) -> list[bool]:
-        return list(self.store.renew(self.leases(holders), now_us=self.now_us))
-
-    def release(self, holders: list[str]) -> None:
-        self.store.release(self.leases(holders), now_us=self.now_us)
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -153,30 +152,27 @@ each_kind = pytest.mark.parametrize("emptied", [False, True], ids=["pause", "429
 @each_kind
 def test_a_pause_from_the_future_has_its_own_length(clock: Clock, limit: Limit, emptied: bool) -> None:
     """A pause of 30 s lasts 30 s from the first call, for peeks and requests, and can be ended."""
-    clock.at(HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
+    clock.at(HOUR).pause(limit, 30 * SECOND_US, emptied=emptied)
     for second in (1, 15, 30):
         seen = clock.at(second).look(limit)
         assert seen.reason is Reason.PAUSED
     assert clock.at(31).look(limit).reason is not Reason.PAUSED
     assert first_newcomer(clock, limit, 31) <= longest(limit)
-    clock.at(2 * HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
-    clock.at(HOUR).store.pause([clock.claim(limit)], None, now_us=clock.now_us)
+    clock.at(2 * HOUR).pause(limit, 30 * SECOND_US, emptied=emptied)
+    clock.at(HOUR).pause(limit, None)
     assert clock.look(limit).reason is not Reason.PAUSED
 
 
 @pytest.mark.parametrize("alive", [0, 1, 3])
 def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
     """Four jobs got slots while the clock was ahead, and one waits. When some end, a newcomer gets a free slot."""
-    holders = [f"holder-{number}" for number in range(4)]
-    clock.at(HOUR)
-    for holder in holders:
-        assert clock.decide(SLOTS, holder=holder).allowed
+    clock.at(HOUR).hold_all()
     assert not clock.at(HOUR + 1).decide(SLOTS, holder="waits", job="waits").allowed
     clock.stop_listening()
-    clock.at(2).release(holders[alive:])
+    clock.at(2).release(*clock.leases(HOLDERS[alive:]))
     for second in range(3, 60):
         if second % 10 == 0:
-            assert clock.at(second).renew(holders[:alive]) == [True] * alive
+            assert clock.at(second).renew(*clock.leases(HOLDERS[:alive])) == [True] * alive
         if clock.at(second).decide(SLOTS, holder="newcomer", caller=Caller.WITHOUT_JOB).allowed:
             break
     assert second <= 2 + GRACE + 1
@@ -189,8 +185,7 @@ def test_the_first_waiting_job_gets_a_slot_from_the_future(clock: Clock) -> None
     assert clock.at(HOUR).decide(single, holder="runs").allowed
     for id in ("first", "second"):
         assert not clock.decide(single, holder=id, job=id).allowed
-    claim = clock.at(2).claim(single, holder="runs")
-    clock.store.release([Lease(claim.bucket, claim.algorithm, clock.now_us)], now_us=clock.now_us)
+    clock.at(2).release(clock.lease(single, "runs"))
     assert clock.woken_jobs(single) == ["first"]
     assert not clock.decide(single, holder="newcomer").allowed
     assert clock.decide(single, holder="first", job="first").allowed
@@ -198,22 +193,18 @@ def test_the_first_waiting_job_gets_a_slot_from_the_future(clock: Clock) -> None
 
 def test_slots_of_dead_holders_from_the_future_are_free_after_a_lease(clock: Clock) -> None:
     """If no process renews or releases slots that were granted while the clock was ahead, their leases still end."""
-    clock.at(HOUR)
-    for number in range(4):
-        assert clock.decide(SLOTS, holder=f"dead-{number}").allowed
+    clock.at(HOUR).hold_all()
     assert not clock.at(1).decide(SLOTS, holder="first").allowed
     assert clock.at(1 + 30 + GRACE).decide(SLOTS, holder="newcomer").allowed
 
 
 def test_a_release_while_the_clock_is_ahead_causes_no_long_wait(clock: Clock) -> None:
     """A job that ended while the clock was ahead seems to have held its slot for an hour: no job gets such a wait."""
-    holders = [f"holder-{number}" for number in range(4)]
-    for holder in holders:
-        assert clock.at(0).decide(SLOTS, holder=holder).allowed
-    clock.at(HOUR).release(holders[:1])
-    clock.at(1).renew(holders[1:])
+    clock.at(0).hold_all()
+    clock.at(HOUR).release(*clock.leases(HOLDERS[:1]))
+    clock.at(1).renew(*clock.leases(HOLDERS[1:]))
     while clock.decide(SLOTS, holder="more").allowed:
-        holders.append("more")
+        pass
     waits = clock.decide(SLOTS, holder="waits")
     assert waits.retry_us - clock.now_us <= 60 * SECOND_US
 
@@ -238,7 +229,7 @@ def test_a_clock_an_hour_behind_admits_at_most_one_more_capacity(clock: Clock, l
 @each_kind
 def test_a_pause_continues_while_the_clock_is_behind(clock: Clock, limit: Limit, emptied: bool) -> None:
     """A pause begins again while the clock is behind, and is over when the clock is right: it is never longer."""
-    clock.at(0).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
+    clock.at(0).pause(limit, 30 * SECOND_US, emptied=emptied)
     seen = clock.at(-HOUR).decide(limit, caller=Caller.WITHOUT_JOB)
     assert seen.reason is Reason.PAUSED
     assert clock.at(-HOUR + 29).look(limit).reason is Reason.PAUSED
@@ -248,9 +239,7 @@ def test_a_pause_continues_while_the_clock_is_behind(clock: Clock, limit: Limit,
 
 def test_holders_keep_their_slots_after_the_clock_was_behind(clock: Clock) -> None:
     """The leases were shortened while the clock was behind. The holders renew them, and no other job is admitted."""
-    holders = [f"holder-{number}" for number in range(4)]
-    for holder in holders:
-        assert clock.at(0).decide(SLOTS, holder=holder).allowed
+    clock.at(0).hold_all()
     assert not clock.at(-HOUR).decide(SLOTS, holder="newcomer").allowed
-    assert clock.at(1).renew(holders) == [True] * 4
+    assert clock.at(1).renew(*clock.leases(HOLDERS)) == [True] * 4
     assert not clock.decide(SLOTS, holder="newcomer").allowed

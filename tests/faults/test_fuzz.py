@@ -53,9 +53,7 @@ FIVE = [
 
 
 class Sent(Listed):
-    """
-    A Redis store without a server, which checks that every server reads each argument of a command in the same way.
-    """
+    """A Redis store without a server, which checks that every server reads arguments of commands in the same way."""
 
     commands = 0
 

@@ -1,6 +1,4 @@
-"""
-The check of histories accepts a history that reaches its bound exactly, and rejects one unit or one microsecond more.
-"""
+"""The check of histories accepts one that reaches its bound exactly, and rejects one unit or one microsecond more."""
 
 from __future__ import annotations
 

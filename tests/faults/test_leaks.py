@@ -1,6 +1,4 @@
-"""
-Secrets that no error, event or log line may have, at any log level: the store's password, and the arguments of jobs.
-"""
+"""No error, event or log line, at any log level, has the store's password or an argument of a job."""
 
 from __future__ import annotations
 
@@ -32,36 +30,17 @@ LIMITS = (
 
 
 @contextlib.contextmanager
-def _no_server() -> Iterator[int]:
-    yield free_port()
-
-
-@contextlib.contextmanager
-def _other_password() -> Iterator[int]:
-    with contextlib.closing(RedisProcess(password="something else")) as server:
+def _server(*options: str, password: str = PASSWORD, hangs: bool = False) -> Iterator[int]:
+    with contextlib.closing(RedisProcess(*options, password=password)) as server:
         server.start()
-        yield server.port
-
-
-@contextlib.contextmanager
-def _no_password() -> Iterator[int]:
-    with contextlib.closing(RedisProcess()) as server:
-        server.start()
-        yield server.port
-
-
-@contextlib.contextmanager
-def _hung_server() -> Iterator[int]:
-    with contextlib.closing(RedisProcess(password=PASSWORD)) as server:
-        server.start()
-        server.hang()
+        if hangs:
+            server.hang()
         yield server.port
 
 
 @contextlib.contextmanager
 def _cut_connections() -> Iterator[int]:
-    with contextlib.closing(RedisProcess(password=PASSWORD)) as server, Proxy(server.port) as proxy:
-        server.start()
+    with _server() as port, Proxy(port) as proxy:
         over = threading.Event()
 
         def cut() -> None:
@@ -75,13 +54,6 @@ def _cut_connections() -> Iterator[int]:
         finally:
             over.set()
             thread.join()
-
-
-@contextlib.contextmanager
-def _full_server() -> Iterator[int]:
-    with contextlib.closing(RedisProcess("--maxmemory", "1", password=PASSWORD)) as server:
-        server.start()
-        yield server.port
 
 
 @contextlib.contextmanager
@@ -101,12 +73,12 @@ def _echo_server() -> Iterator[int]:
 
 
 SERVERS: dict[str, Callable[[], Any]] = {
-    "no server": _no_server,
-    "another password": _other_password,
-    "no password": _no_password,
-    "hung": _hung_server,
+    "no server": lambda: contextlib.nullcontext(free_port()),
+    "another password": lambda: _server(password="something else"),
+    "no password": lambda: _server(password=""),
+    "hung": lambda: _server(hangs=True),
     "cut": _cut_connections,
-    "full": _full_server,
+    "full": lambda: _server("--maxmemory", "1"),
     "echoes commands": _echo_server,
 }
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 
 import pytest
 
-from support.servers.processes import patient
-from support.waiting import wait_until
-from throttlekit import Concurrency, Control, FixedWindow, Job, Limit, Limiter, TokenBucket
+from throttlekit import Concurrency, FixedWindow, Job, Limit, Limiter, TokenBucket
 from throttlekit._engine.call import Delivery
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
@@ -134,9 +131,7 @@ def test_a_slot_waits_for_purged_jobs_for_some_seconds(slots: int, purged: int, 
 
 @pytest.mark.parametrize("limit", [TokenBucket("day", "1000/d", burst=1000), TokenBucket("hour", "100/h", burst=100)])
 def test_after_a_cleared_waitlist_the_limit_is_used_at_its_rate(limit: Limit) -> None:
-    """
-    After a waitlist is cleared the counts stay, so no burst follows: as many jobs run as the rate admits, and no more.
-    """
+    """Clearing a waitlist keeps the counts, so no burst follows: as many jobs run as the rate admits, and no more."""
     newcomers = Newcomers(limit)
     newcomers.add_purged_jobs(5 * limit.capacity)
     newcomers.limiter.clear_waitlist(limit)
@@ -145,21 +140,3 @@ def test_after_a_cleared_waitlist_the_limit_is_used_at_its_rate(limit: Limit) ->
     interval = limit.period_us / 1_000_000 / limit.amount
     assert interval <= newcomers.ran[0] <= 2 * interval
     assert 0.9 * limit.amount / 4 <= len(newcomers.ran) <= limit.amount / 4
-
-
-@pytest.mark.parametrize("verb", ["limiter", "control"])
-def test_a_waitlist_is_cleared_on_a_server(redis_url: str, verb: str) -> None:
-    """A newcomer that would have waited for five minutes is admitted with the next unit."""
-    limit = TokenBucket("partner", "2/s", burst=2)
-    with contextlib.closing(Limiter(patient(redis_url))) as limiter, Control(limiter) as control:
-        for number in range(600):
-            limiter.acquire(limit, job=Job(id=str(number)))
-        assert limiter.acquire(limit, job=Job(id="newcomer")).delay > 60
-        if verb == "control":
-            (change,) = control.clear_waitlist("partner")
-            assert change.forgotten == 1
-        else:
-            limiter.clear_waitlist(limit)
-        assert limiter.peek(limit).retry_after <= 0.5
-        wait_until(lambda: limiter.peek(limit).allowed, description="the next unit is free")
-        assert limiter.acquire(limit, job=Job(id="newcomer")).allowed

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import time
 from collections.abc import Iterator
 
 import pytest
-from redis.crc import key_slot
 
+from conformance.bench import on_node
 from support.faults.stalls import PROCESSES, STALLS, free, lost_prefetch, lost_release, lost_slots, lost_units
 from support.servers.processes import RedisProcess, redis_cluster
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limit, Limiter, SlidingLog, TokenBucket
-from throttlekit._core.storage_keys import bucket_name
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +59,11 @@ def test_a_stall_costs_a_process_no_more_than_one_prefetch(server: RedisProcess,
     assert charged <= 10 * PROCESSES + 2
 
 
-def _on_node(number: int) -> Concurrency:
-    """Return slots whose key is on node *number* of three."""
-    for each in itertools.count():
-        slots = Concurrency(f"slots-{each}", 2, lease=600)
-        found = key_slot(bucket_name(slots.name, "", slots.fingerprint).encode())
-        if number * 16384 // 3 <= found < (number + 1) * 16384 // 3:
-            return slots
-    raise AssertionError("unreachable")
-
-
 @pytest.mark.parametrize("stalls", [0, 1])
 def test_a_node_that_stalls_leaves_no_slot(stalls: int) -> None:
     """If one of two nodes with slots of a job stalls, the slots of both are free soon after the stall."""
     with redis_cluster() as cluster, Limiter(cluster.url) as limiter:
-        both = _on_node(0), _on_node(1)
+        both = [on_node(number, Concurrency, 2, lease=600) for number in range(2)]
         limiter.cancel(limiter.acquire(*both))
         cluster.processes[stalls].send_signal(signal.SIGSTOP)
         try:

@@ -112,9 +112,7 @@ class _Run:
 
 
 def test_random_holds_change_both_stores_in_the_same_way(redis_url: str, client: Any) -> None:
-    """
-    The histories have growth, reductions, measuring rounds, holds of up to a day, changed amounts and clocks that step.
-    """
+    """Runs have growth, reductions, measuring rounds, holds of up to a day, changed amounts and clocks that step."""
     seen: set[str] = set()
     for seed in SEEDS:
         client.flushdb()

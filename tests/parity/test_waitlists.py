@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -277,19 +277,12 @@ def test_a_wake_message_has_any_id(id: str) -> None:
     assert bell_of(bell) == ("tk1:{a:}:f", [Wake(id, 0), Wake("other", 123)])
 
 
-@pytest.mark.parametrize(
-    "message", [b"", b"x", b"3:ab,", b"2:ab,1:x,", b"2:ab,1:x,1:y,", b"2:ab;", b":,", b"99999999999999:a,", b"2:ab"]
-)
-def test_an_unusable_wake_message_is_rejected(message: bytes) -> None:
-    """Any client can publish on a channel, so a message of another format raises UnusableReply."""
-    with pytest.raises(UnusableReply):
-        bell_of(message)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
+_UNUSABLE: dict[Callable[[Any], object], list[Any]] = {
+    bell_of: [b"", b"x", b"3:ab,", b"2:ab,1:x,", b"2:ab,1:x,1:y,", b"2:ab;", b":,", b"99999999999999:a,", b"2:ab"],
+    answer_of: [
         None,
+        7,
+        [],
         b"",
         b"0 0 1",
         b"0 0 1 1;0 1;;;",
@@ -298,20 +291,13 @@ def test_an_unusable_wake_message_is_rejected(message: bytes) -> None:
         b"0 0 1 1;0 1;;;5 1;",
         b"0 0 1 1;0 1;;;5 1 x;",
         [b"0 0 1 1;0 1;;;;0 1", b"a", b"b"],
-        [],
-        7,
     ],
-)
-def test_an_unusable_answer_is_rejected(reply: Any) -> None:
-    """A reply that the script cannot have sent raises UnusableReply instead of an answer."""
-    with pytest.raises(UnusableReply):
-        answer_of(reply)
+    look_of: [None, [], [b""], [b"1 - ab;5;0;0"], [b"1 x ab;;0;0"], [b"1 - ab;;1;0", b"a", b"b"], b"x"],
+}
 
 
-@pytest.mark.parametrize(
-    "reply", [None, [], [b""], [b"1 - ab;5;0;0"], [b"1 x ab;;0;0"], [b"1 - ab;;1;0", b"a", b"b"], b"x"]
-)
-def test_an_unusable_look_is_rejected(reply: Any) -> None:
-    """A reply that the script cannot have sent raises UnusableReply instead of a look."""
+@pytest.mark.parametrize(("read", "reply"), [(read, reply) for read, replies in _UNUSABLE.items() for reply in replies])
+def test_an_unusable_reply_is_rejected(read: Callable[[Any], object], reply: Any) -> None:
+    """A reply or a wake message that no script can have sent raises UnusableReply: any client can publish messages."""
     with pytest.raises(UnusableReply):
-        look_of(reply)
+        read(reply)

@@ -15,10 +15,13 @@ from throttlekit import Limit, Limiter
 __all__ = ["SITES", "Answer", "Make", "as_asgi", "in_django", "in_django_async", "in_fastapi", "in_flask"]
 
 Body = Callable[[], Any]
-Make = Callable[..., "Callable[..., Answer]"]
+Get = Callable[..., "Answer"]
+Make = Callable[..., Get]
 
 
 class Answer(NamedTuple):
+    """A response, with the names of its headers in lower case."""
+
     status: int
     headers: dict[str, str]
     body: str
@@ -28,9 +31,7 @@ def _account_of(request: Any) -> str:
     return str(request.headers["X-Account"])
 
 
-def in_fastapi(
-    limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False
-) -> Callable[..., Answer]:
+def in_fastapi(limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False) -> Get:
     """Call `/things/{thing}` of an app whose view calls *body*. An iterator is streamed."""
     app = as_asgi(limiter, *limits, body=body, account=account)
 
@@ -42,7 +43,7 @@ def in_fastapi(
                 return await client.get(path, headers=_dashed(headers))
 
         answer = asyncio.run(request_view())
-        return Answer(answer.status_code, {**answer.headers}, answer.text)
+        return Answer(answer.status_code, _lower(answer.headers), answer.text)
 
     return get
 
@@ -70,9 +71,7 @@ def as_asgi(limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account
     return app
 
 
-def in_flask(
-    limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False
-) -> Callable[..., Answer]:
+def in_flask(limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False) -> Get:
     from flask import Flask, request
 
     from throttlekit_flask import throttled
@@ -94,7 +93,7 @@ def in_flask(
 
     def get(path: str, **headers: str) -> Answer:
         with app.test_client().get(path, headers=_dashed(headers), environ_base={"REMOTE_ADDR": "127.0.0.1"}) as answer:
-            return Answer(answer.status_code, dict(answer.headers), answer.text)
+            return Answer(answer.status_code, _lower(answer.headers), answer.text)
 
     return get
 
@@ -108,9 +107,7 @@ def _django() -> None:
         django.setup()
 
 
-def in_django(
-    limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False
-) -> Callable[..., Answer]:
+def in_django(limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False) -> Get:
     _django()
     from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
     from django.test import Client, override_settings
@@ -137,14 +134,12 @@ def in_django(
         with override_settings(ROOT_URLCONF=urls):
             client = Client(raise_request_exception=False)
             answer = client.get(path, headers=_dashed(headers), REMOTE_ADDR="127.0.0.1")
-            return Answer(answer.status_code, dict(answer.headers), _read(answer))
+            return Answer(answer.status_code, _lower(answer.headers), _read(answer))
 
     return get
 
 
-def in_django_async(
-    limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False
-) -> Callable[..., Answer]:
+def in_django_async(limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False) -> Get:
     _django()
     from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
     from django.test import AsyncClient, override_settings
@@ -169,7 +164,7 @@ def in_django_async(
         parts = [part async for part in answer.streaming_content] if answer.streaming else [answer.content]
         if answer.streaming:
             answer.close()
-        return Answer(answer.status_code, dict(answer.headers), b"".join(parts).decode())
+        return Answer(answer.status_code, _lower(answer.headers), b"".join(parts).decode())
 
     def get(path: str, **headers: str) -> Answer:
         with override_settings(ROOT_URLCONF=urls):
@@ -199,6 +194,10 @@ async def _as_async(parts: Iterator[str]) -> AsyncIterator[str]:
 
 def _read(answer: Any) -> str:
     return b"".join(answer.streaming_content if answer.streaming else [answer.content]).decode()
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _dashed(headers: dict[str, str]) -> dict[str, str]:

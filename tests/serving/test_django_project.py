@@ -109,9 +109,7 @@ print("one limiter")
 
 
 def test_one_limiter_is_created_from_the_settings(run: _Run, redis_url: str) -> None:
-    """
-    The limiter has the URL and the plugins of the settings. If a test overrides the settings, a new limiter is created.
-    """
+    """The limiter has the URL and the plugins of the settings. If a test overrides them, a new limiter is created."""
     setting = {"url": redis_url, "plugins": ["support.django_project.plugin.CountDecisions"]}
     assert "one limiter" in _done(run(setting, script=_LIMITER))
 
@@ -212,9 +210,7 @@ def test_only_staff_with_the_permission_sees_the_page(run: _Run, redis_url: str)
 
 
 def test_the_page_shows_the_limits_of_the_project(run: _Run, redis_url: str) -> None:
-    """
-    The page works in WSGI and ASGI, and shows the limits of the project's views. Without a token it changes nothing.
-    """
+    """In WSGI and ASGI, the page shows the limits of the project's views. Without a token it changes nothing."""
     assert "read" in _done(run({"url": redis_url, "title": "production"}, script=_PAGE + _READ))
 
 
