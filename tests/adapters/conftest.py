@@ -1,4 +1,4 @@
-"""Brokers of three kinds, each with a queue that no other test uses, and sites of RQ."""
+"""Brokers of three kinds, each with a queue that no other test uses, sites of RQ, a limiter in memory, and a Redis."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from support.dramatiq.workers import make_broker
 from support.rq.helpers import IN_PROCESS
 from support.rq.helpers import Site as RqSite
 from support.servers.flood import Servers, servers
+from support.servers.processes import redis_server
+from throttlekit import Limiter
 
 _NUMBERS = itertools.count(1)
 
@@ -27,6 +29,20 @@ def stack() -> Iterator[contextlib.ExitStack]:
     """Contexts that a test enters. They are exited at its end."""
     with contextlib.ExitStack() as stack:
         yield stack
+
+
+@pytest.fixture
+def limiter() -> Iterator[Limiter]:
+    """A limiter in memory, for brokers and workers that a test runs in its own process."""
+    with Limiter("memory://") as limiter:
+        yield limiter
+
+
+@pytest.fixture(scope="module")
+def own_redis_base() -> Iterator[str]:
+    """A Redis for this module only: its URL without a database number."""
+    with redis_server() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Fixtures that run the demo, and find its processes from outside."""
+"""Fixtures that make decisions on a store, run the demo, and find its processes from outside."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from support.servers.processes import redis_binary
+from support.servers.processes import patient, redis_binary
 from support.waiting import wait_until
+from throttlekit import Limiter
 
 COMMAND = [sys.executable, "-m", "throttlekit_cli", "demo"]
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        yield limiter
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from dataclasses import asdict
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -402,7 +403,7 @@ def test_rq_queues_without_a_promoter_are_a_fault(redis_url: str) -> None:
     connection: Any = redis.Redis.from_url(redis_url)
     queue = Queue("reports", connection=connection)
     assert doctor("--rq", redis_url)[0] == 0  # no queue yet
-    job = queue.enqueue_at(_tomorrow(), "support.rq.jobs.plain", "x")
+    job = queue.enqueue_in(timedelta(days=1), "support.rq.jobs.plain", "x")
     code, found, _ = doctor("--rq", redis_url)
     assert (code, "No process moves delayed jobs" in with_grade(found, "fault")) == (1, True)
     announce(connection, ["reports"])
@@ -413,9 +414,3 @@ def test_rq_queues_without_a_promoter_are_a_fault(redis_url: str) -> None:
     connection.zadd("rq:scheduled:reports", {job.id: time.time() - 60})
     assert "overdue by" in with_grade(doctor("--rq", redis_url)[1], "warning")
     connection.close()
-
-
-def _tomorrow() -> Any:
-    from datetime import datetime, timedelta, timezone
-
-    return datetime.now(timezone.utc) + timedelta(days=1)

@@ -29,12 +29,6 @@ API = TokenBucket("partner-api", "2/minute", burst=2)
 ACCOUNT = TokenBucket("account", "1/minute", key="{account}")
 
 
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
-        yield limiter
-
-
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, arguments, env={"COLUMNS": "170"})
 

@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from support.prometheus import samples
 from support.servers.processes import patient
-from support.waitlists import ask, held
 from throttlekit import Adapt, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.metrics.fleet import FleetMetrics
 from throttlekit.metrics.prometheus import PrometheusMetrics
@@ -39,21 +38,6 @@ def test_waiting_jobs_and_use_are_those_of_the_fleet(redis_url: str) -> None:
     assert found["rate_used_ratio{limit=api}"] == 1.0
     assert "rate_used_ratio{limit=slots}" not in found
     assert (found["slowed_to_ratio{limit=api}"], found["slowed_to_ratio{limit=slots}"]) == (1.0, 1.0)
-
-
-def test_held_jobs_and_redelivered_jobs_are_counted_together(redis_url: str) -> None:
-    """Jobs that a worker holds and jobs that a framework redelivers are counted together."""
-    registry = CollectorRegistry()
-    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
-        registry.register(FleetMetrics(limiter))
-        waker = held(limiter)
-        for number in range(4):
-            limiter.acquire(API, job=Job(id=f"old-{number}"))
-            ask(limiter, waker, API, job=Job(id=f"job-{number}"))
-        limiter.fleet.activity.report()  # type: ignore[union-attr]
-        found = scraped(registry)
-        waker.close()
-    assert found["waiting_jobs{limit=api}"] == 6
 
 
 def test_the_remaining_part_of_a_slowed_limit_is_that_of_its_slowest_key(redis_url: str) -> None:

@@ -54,9 +54,13 @@ class Site:
         return samples(generate_latest(self.registry).decode())
 
 
-def test_decisions_are_counted_by_limit_and_outcome() -> None:
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_decisions_are_counted_by_limit_and_outcome(site: Site) -> None:
     """A grant counts for all limits of the job, a denial for the limit that denied the job, with the reason."""
-    site = Site()
     site.limiter.acquire(LIMIT, WIDE, job=Job())
     for _ in range(2):
         site.limiter.acquire(LIMIT, WIDE, job=Job())
@@ -67,9 +71,8 @@ def test_decisions_are_counted_by_limit_and_outcome() -> None:
     assert not any("limit=wide,outcome=denied" in name for name in found)
 
 
-def test_units_and_the_rate_are_exported() -> None:
+def test_units_and_the_rate_are_exported(site: Site) -> None:
     """The charged units are exported beside the limit's rate, so that one can be divided by the other."""
-    site = Site()
     for _ in range(2):
         site.limiter.acquire(WIDE, cost=7)
     found = site.scraped()
@@ -77,12 +80,11 @@ def test_units_and_the_rate_are_exported() -> None:
     assert found["limit_units_per_second{limit=wide}"] == 100
 
 
-def test_the_wait_of_a_denied_job_is_recorded_at_its_start() -> None:
+def test_the_wait_of_a_denied_job_is_recorded_at_its_start(site: Site) -> None:
     """
     A denied job's wait and deferrals are added to the histograms when the job starts, and not before. Other jobs add
     nothing.
     """
-    site = Site()
     site.limiter.acquire(LIMIT, job=Job())
     site.limiter.acquire(LIMIT, job=Job(id="1"))
     assert not any(name.startswith("wait_seconds_count") for name in site.scraped())
@@ -94,9 +96,9 @@ def test_the_wait_of_a_denied_job_is_recorded_at_its_start() -> None:
     assert found["job_deferrals_sum{limit=partner}"] == 1
 
 
-def test_starts_after_a_wait_and_starts_at_once_add_up() -> None:
+def test_starts_after_a_wait_and_starts_at_once_add_up(site: Site) -> None:
     """Jobs that ran at once and jobs that waited all count, in any order, also after the limit was redefined."""
-    site, again = Site(), TokenBucket("partner", "10/s", burst=1)
+    again = TokenBucket("partner", "10/s", burst=1)
     for each in range(20):
         limit = LIMIT if each < 10 else again
         limiter = site.limiter if each < 10 else Limiter(MemoryStore(clock_us=site.clock), plugins=[site.metrics])
@@ -115,9 +117,8 @@ def test_starts_after_a_wait_and_starts_at_once_add_up() -> None:
     assert found["wait_seconds_count{limit=partner}"] == 20
 
 
-def test_a_wait_counts_for_the_limit_that_denied_the_job() -> None:
+def test_a_wait_counts_for_the_limit_that_denied_the_job(site: Site) -> None:
     """If a job has several limits, its wait counts for the one that denied it last."""
-    site = Site()
     site.limiter.acquire(LIMIT)
     site.limiter.acquire(WIDE, LIMIT, job=Job(id="1"))
     site.clock.advance(0.1)
@@ -127,9 +128,8 @@ def test_a_wait_counts_for_the_limit_that_denied_the_job() -> None:
     ]
 
 
-def test_the_waitlist_is_exported_as_the_time_of_its_last_position() -> None:
+def test_the_waitlist_is_exported_as_the_time_of_its_last_position(site: Site) -> None:
     """The gauge is the estimated time of the last position, so it expires by itself. It can be later than one delay."""
-    site = Site()
     before = time.time()
     for _ in range(51):
         site.limiter.acquire(LIMIT, job=Job(), delivery=Delivery(longest=1.0))
@@ -158,9 +158,8 @@ def test_held_jobs_are_measured_like_redelivered_jobs() -> None:
     site.limiter.close()
 
 
-def test_a_pause_and_its_end_are_exported() -> None:
+def test_a_pause_and_its_end_are_exported(site: Site) -> None:
     """While a limit is paused, the gauge is the end of the pause. After a job has been admitted, it is 0."""
-    site = Site()
     site.limiter.pause(WIDE, 60)
     site.limiter.acquire(WIDE)
     assert site.scraped()["paused_until_timestamp_seconds{limit=wide}"] > time.time() + 50
@@ -172,9 +171,8 @@ def test_a_pause_and_its_end_are_exported() -> None:
     assert found["decisions_total{limit=wide,outcome=denied,reason=paused}"] == 1
 
 
-def test_holders_are_exported_beside_the_slots() -> None:
+def test_holders_are_exported_beside_the_slots(site: Site) -> None:
     """A concurrency limit exports the slots that the fleet held at the last decision, and the total number of slots."""
-    site = Site()
     decisions = [site.limiter.acquire(SLOTS, WIDE, job=Job(id=str(number))) for number in range(3)]
     assert site.scraped()["holders{limit=slots}"] == 2
     for decision in decisions[:2]:
@@ -186,9 +184,8 @@ def test_holders_are_exported_beside_the_slots() -> None:
     assert "limit_units_per_second{limit=slots}" not in found
 
 
-def test_tiers_become_labels_and_keys_do_not() -> None:
+def test_tiers_become_labels_and_keys_do_not(site: Site) -> None:
     """A tier is a label. A key is not a label, and is nowhere in the output."""
-    site = Site()
     tiered = TokenBucket("api", {"free": "1/s", "pro": "10/s"}, tier="{plan}", key="{account}")
     for number in range(20):
         site.limiter.acquire(tiered, job=Job(kwargs={"plan": "pro", "account": f"secret-{number}"}))
@@ -208,11 +205,11 @@ def test_names_are_bounded() -> None:
     assert found["decisions_total{limit=other,outcome=allowed,reason=allowed}"] == 7
 
 
-def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
+def test_store_latency_is_sampled_and_its_errors_are_counted(site: Site) -> None:
     """
     The latency of some store calls is measured. Each decision without the store counts, by the class of the error.
     """
-    site, silent = Site(), Site(Silent())
+    silent = Site(Silent())
     for _ in range(2 * DECISIONS_PER_SAMPLE + 2):
         site.limiter.acquire(WIDE)
     silent.limiter.acquire(WIDE, job=Job())
@@ -225,12 +222,11 @@ def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
     assert found["units_total{limit=open}"] == 0
 
 
-def test_corrections_and_429s_are_counted() -> None:
+def test_corrections_and_429s_are_counted(site: Site) -> None:
     """
     The metrics count what `settle` returned and charged, and each 429 that paused a limit. Before the first 429 the
     value is 0.
     """
-    site = Site()
     decisions = [site.limiter.acquire(WIDE, cost=10) for _ in range(2)]
     assert site.scraped()["downstream_429_total{limit=wide}"] == 0
     for decision, actual in zip(decisions, (4, 13), strict=True):
@@ -243,9 +239,8 @@ def test_corrections_and_429s_are_counted() -> None:
     assert found["downstream_429_total{limit=wide}"] == 1
 
 
-def test_lost_leases_are_counted() -> None:
+def test_lost_leases_are_counted(site: Site) -> None:
     """A slot that a job lost counts for its limit."""
-    site = Site()
     site.metrics.throttlekit_slot_lost(SlotLost(site.limiter.acquire(SLOTS, job=Job()), SLOTS))
     assert site.scraped()["leases_lost_total{limit=slots}"] == 1
 
@@ -259,9 +254,8 @@ def test_several_plugins_can_share_a_registry() -> None:
     assert found["decisions_total{limit=wide,outcome=allowed,reason=allowed}"] == 2
 
 
-def test_a_changed_limit_exports_its_new_rate() -> None:
+def test_a_changed_limit_exports_its_new_rate(site: Site) -> None:
     """A limit that is redefined with another value, as by another release, exports the new rate."""
-    site = Site()
     site.limiter.acquire(WIDE)
     Limiter(plugins=[site.metrics]).acquire(TokenBucket("wide", "5/s"))
     assert site.scraped()["limit_units_per_second{limit=wide}"] == 5

@@ -1,14 +1,20 @@
-"""Clients of the web page for tests: a request to a WSGI or an ASGI app, without a server."""
+"""The web page for tests: a request to a WSGI or an ASGI app without a server, and a server in its own process."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
-from collections.abc import MutableMapping
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 
-__all__ = ["Answer", "call_asgi", "call_wsgi"]
+from support.servers.processes import patient
+
+__all__ = ["Answer", "call_asgi", "call_wsgi", "served"]
 
 
 class Answer(NamedTuple):
@@ -82,3 +88,15 @@ def call_asgi(app: Any, path: str, *, method: str = "GET", body: bytes = b"", ro
     start, *rest = sent
     found = {name.decode().lower(): value.decode() for name, value in start["headers"]}
     return Answer(start["status"], found, b"".join(each.get("body", b"") for each in rest))
+
+
+@contextlib.contextmanager
+def served(store: str, *options: str) -> Iterator[str]:
+    """Serve a page of *store* in another process, and yield the address that the command prints."""
+    serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0", *options]
+    with subprocess.Popen(serve, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as page:
+        try:
+            assert page.stdout is not None
+            yield page.stdout.readline().split()[-1]
+        finally:
+            page.kill()

@@ -14,8 +14,6 @@ from throttlekit import Limiter
 from throttlekit_web import Site
 from throttlekit_web._wsgi import serve_wsgi
 
-TOKEN = "a-token-of-the-tests"
-
 
 @pytest.fixture
 def limiter(redis_url: str) -> Iterator[Limiter]:

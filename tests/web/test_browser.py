@@ -23,6 +23,7 @@ import pytest
 from support.browser import PICTURES, chromium, picture, size
 from support.servers.processes import patient, redis_server
 from support.waiting import wait_until
+from support.web import served
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import limit_id
 from throttlekit.fleet.definitions import per_minute
@@ -83,7 +84,7 @@ def flood(redis_base: str) -> Iterator[_Flood]:
             limiter.acquire(RENDER, job=Job(id="render-1"))
             assert limiter.fleet is not None
             limiter.fleet.activity.report()
-        address = running.enter_context(_served(store, "--allow-control", "--show-keys", "--title", "production"))
+        address = running.enter_context(served(store, "--allow-control", "--show-keys", "--title", "production"))
         assert "#token=" in address
         yield _Flood(store, address)
 
@@ -117,18 +118,6 @@ def _write_history(url: str) -> None:
                 commands.append((verb, script, *rest, minute * 60 + 5))
         for first in range(0, len(commands), 500):
             store.commands(commands[first : first + 500])
-
-
-@contextlib.contextmanager
-def _served(store: str, *options: str) -> Iterator[str]:
-    """Serve a page of *store*, and yield the address that the command prints."""
-    serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0", *options]
-    with subprocess.Popen(serve, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as page:
-        try:
-            assert page.stdout is not None
-            yield page.stdout.readline().split()[-1]
-        finally:
-            page.kill()
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +220,7 @@ def test_digests_are_explained(page: Any, flood: _Flood) -> None:
     _open(page, "partner-api:account")
     _wait_for_text(page, "table .name", "account-0")
     assert _texts(page, "#digests") == []
-    with _served(flood.url) as address:
+    with served(flood.url) as address:
         page.get(address)
         _open(page, "partner-api:account")
         assert "--show-keys" in _wait_for_text(page, "#digests", "show_key=True")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -89,8 +90,6 @@ def test_the_address_of_a_mounted_page_needs_no_slash(mounted: Callable[..., Ans
 
 def test_an_asgi_server_can_start_and_stop_it() -> None:
     """The ASGI app answers the lifespan events, and closes a websocket."""
-    import asyncio
-
     app, sent = asgi_app("redis://localhost", token=None), list[str]()
 
     async def call(scope: str, *events: str) -> None:

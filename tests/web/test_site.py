@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
 from support.servers.processes import patient
 from support.waiting import wait_until
@@ -18,7 +19,7 @@ from support.waitlists import ask, held
 from support.web import Answer, call_wsgi
 from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, Share, TokenBucket
 from throttlekit._core.storage_keys import digest_of
-from throttlekit_web import Site
+from throttlekit_web import Request, Site, wsgi_app
 from throttlekit_web._wsgi import serve_wsgi
 
 API = TokenBucket("partner-api", "2/minute", burst=2)
@@ -282,8 +283,6 @@ def test_rules_and_their_history_are_shown(
 
 def test_the_load_on_the_store_does_not_depend_on_the_number_of_browsers(redis_url: str, page: _Page) -> None:
     """In each second the store is read once, however many requests arrive."""
-    import redis
-
     page("/api/limits")  # the server has loaded its scripts
     with redis.Redis.from_url(redis_url) as client:
         client.config_resetstat()
@@ -333,8 +332,6 @@ def test_two_pages_show_the_same_history(
 
 def test_a_user_with_read_access_sees_the_page(redis_url: str, limiter: Limiter, report: Callable[[], None]) -> None:
     """Only the number of waiting jobs in the charts is missing, since the page cannot write it."""
-    import redis
-
     _flood(limiter)
     report()
     rights = ("~tk1:*", "+@read", "+@connection", "-@dangerous", "+select", "+eval", "+evalsha", "+time", "+info")
@@ -362,11 +359,8 @@ def test_the_page_consists_of_three_own_files(page: _Page, path: str, kind: str)
     assert "https://" not in answer.body.decode()
 
 
-def test_an_unavailable_store_is_one_line(make_site: Callable[..., _Page]) -> None:
+def test_an_unavailable_store_is_one_line() -> None:
     """The page is served, but its data is not: 503, with the reason and without a password."""
-    from support.web import call_wsgi
-    from throttlekit_web import wsgi_app
-
     app = wsgi_app("redis://:hunter2@127.0.0.1:1/0", token=None)
     assert call_wsgi(app, "/").status == 200
     for path in ("/api/limits", "/api/limit?id=a", "/api/keys?id=a", "/api/job?id=a", "/api/changes"):
@@ -422,12 +416,17 @@ def test_a_limit_can_show_its_keys(limiter: Limiter, report: Callable[[], None],
 
 def test_a_limiter_can_be_passed_as_the_store(limiter: Limiter) -> None:
     """An app that has a limiter passes it. The connections stay the limiter's."""
-    from throttlekit_web import Request
-
     site = Site(limiter, token=None)
     assert site.handle(Request(path="/api/limits")).status == 200
     site.close()
     assert limiter.acquire(API).allowed
+
+
+def _themes(style: str) -> list[dict[str, str]]:
+    """Return the colours of each theme of a style sheet, by their names."""
+    blocks = re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)
+    assert len(blocks) == 3
+    return [dict(re.findall(r"--(\w+): #(\w+)", block)) for block in blocks]
 
 
 def _luminance(colour: str) -> float:
@@ -440,9 +439,7 @@ def _luminance(colour: str) -> float:
 def test_every_text_has_enough_contrast(page: _Page) -> None:
     """In each theme, the colours of text have a contrast of 4.5 with every background: WCAG, level AA."""
     style = page("/style.css").body.decode()
-    themes = [dict(re.findall(r"--(\w+): #(\w+)", block)) for block in re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)]
-    assert len(themes) == 3
-    for theme in themes:
+    for theme in _themes(style):
         for text in ("text", "quiet", "accent", "short", "paused", "bad"):
             for ground in ("back", "card", "fill"):
                 dark, light = sorted((_luminance(theme[text]), _luminance(theme[ground])))
@@ -452,15 +449,11 @@ def test_every_text_has_enough_contrast(page: _Page) -> None:
 def test_use_is_blue_and_warnings_are_orange(page: _Page) -> None:
     """In each theme, a bar of a limit is blue, however full it is. Tags and marks of a growing backlog are orange."""
     style = page("/style.css").body.decode()
-    themes = [
-        dict(re.findall(r"--(\w+): #(\w{6})", block)) for block in re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)
-    ]
 
     def hue(colour: str) -> float:
         return 360 * colorsys.rgb_to_hsv(*(int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)))[0]
 
-    assert len(themes) == 3
-    for theme in themes:
+    for theme in _themes(style):
         assert all(200 <= hue(theme[name]) <= 250 for name in ("bar", "calm", "accent"))
         assert all(20 <= hue(theme[name]) <= 45 for name in ("short", "warm"))
     rules = dict(re.findall(r"\.([\w-]+) \{ (?:color|fill): var\(--(\w+)\); \}", style))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections import Counter, deque
@@ -22,6 +20,7 @@ import pytest
 
 from support.servers.processes import patient
 from support.waiting import wait_until
+from support.web import served
 from throttlekit import Concurrency, Job, Limiter, Share, TokenBucket
 from throttlekit.fleet.replies import time_of
 from throttlekit.stores.redis import RedisStore
@@ -86,17 +85,6 @@ def _divided(names: list[str]) -> Callable[[list[Any]], list[Any]]:
 
 
 @contextlib.contextmanager
-def _served(store: str) -> Iterator[_Page]:
-    serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0"]
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as page:
-        try:
-            assert page.stdout is not None
-            yield _Page(page.stdout.readline().split()[-1])
-        finally:
-            page.kill()
-
-
-@contextlib.contextmanager
 def _flooded(store: str) -> Iterator[Counter[str]]:
     """
     Two processes of a fleet request units of all limits, and report each second. At the end, yield the units that they
@@ -135,7 +123,7 @@ def test_two_pages_agree_to_the_unit_for_three_minutes(redis_url: str) -> None:
     """
     with contextlib.ExitStack() as running:
         store = running.enter_context(contextlib.closing(RedisStore(patient(redis_url))))
-        pages = [running.enter_context(_served(redis_url)) for _ in range(2)]
+        pages = [_Page(running.enter_context(served(redis_url))) for _ in range(2)]
         pool = running.enter_context(ThreadPoolExecutor(2))
         with _flooded(redis_url) as granted:
             wait_until(
@@ -149,7 +137,7 @@ def test_two_pages_agree_to_the_unit_for_three_minutes(redis_url: str) -> None:
                 )
                 deque(pool.map(_Page.read, pages))
             end = time_of(store)
-        pages.append(running.enter_context(_served(redis_url)))
+        pages.append(_Page(running.enter_context(served(redis_url))))
         wait_until(lambda: time_of(store) >= end // 60 * 60 + 61, timeout=75, description="the last minute has ended")
         for page in pages:
             page.read()

@@ -6,58 +6,20 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from celery import Celery, chain, chord
 
-from support.celery.site import CelerySite, celery_site
-from support.flood.slot_record import SlotRecord
-from support.partner.angry import AngryPartner
-from support.servers.processes import patient
+from support.celery.quiet import QUIET
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, RateLimited, TokenBucket
 from throttlekit_celery import install
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 WITHIN = 120.0
 QUIET_US = 2_000_000
-
-
-class SiteAndPartner(NamedTuple):
-    site: CelerySite
-    record: SlotRecord
-    partner: AngryPartner
-
-
-@pytest.fixture
-def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Return a function that makes a site, with the record of its bodies and the partner that they call."""
-    with ExitStack() as stack:
-
-        def make_site(kind: str = "redis", **options: Any) -> SiteAndPartner:
-            options = {
-                "module": "support.celery.slots",
-                "store": patient(f"{redis_base}/12"),
-                "amount": 1,
-                "lease": 600,
-                "rate": "1000/s",
-                "burst": 1000,
-                **options,
-            }
-            broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
-            site = stack.enter_context(celery_site(kind, broker, redis_base, **options))
-            record = stack.enter_context(closing(SlotRecord(site.settings["record"], site.queue)))
-            return SiteAndPartner(site, record, record.partner)
-
-        yield make_site
 
 
 def results(sent: list[Any]) -> list[Any]:
@@ -68,14 +30,14 @@ def results(sent: list[Any]) -> list[Any]:
     ("kind", "pool"),
     [("redis", "prefork"), ("redis", "threads"), ("redis", "gevent"), ("redis", "solo"), ("rabbitmq", "prefork")],
 )
-def test_one_429_pauses_its_key_in_the_fleet(make: Any, kind: str, pool: str) -> None:
+def test_one_429_pauses_its_key_in_the_fleet(make_slots: Any, kind: str, pool: str) -> None:
     """
     After the first 429, at most one further call for each pool slot arrives from tasks that were granted before. Then
     no task calls until the pause is over. The rate resumes without a burst, and no task fails or runs twice. Another
     key continues.
     """
-    site, record, partner = make(kind, pool=pool, rate="50/s", burst=50)
-    partner.be_angry("one", QUIET_US / 1e6, from_call=20)
+    site, record = make_slots(kind, pool=pool, rate="50/s", burst=50)
+    record.partner.be_angry("one", QUIET_US / 1e6, from_call=20)
     for name in ("a", "b"):
         site.start("--concurrency", "4", name=name)
     jobs = [str(number) for number in range(80)]
@@ -83,35 +45,35 @@ def test_one_429_pauses_its_key_in_the_fleet(make: Any, kind: str, pool: str) ->
     other = [site.send("ask", "other", job) for job in jobs[:20]]
     assert results(sent) == jobs
     assert results(other) == jobs[:20]
-    log = partner.record_of("one")
+    log = record.partner.record_of("one")
     assert sorted(log.answered, key=int) == jobs
     first = log.refused[0].at_us
     assert len(log.refused) == 1 + len(log.between(first, first + QUIET_US)) <= 2 * 4
     after = [call.at_us - first - QUIET_US for call in log.calls if call.at_us > first + QUIET_US]
     assert all(at_us >= number * 20_000 for number, at_us in enumerate(after)), after
-    assert len(partner.record_of("other").calls) == 20
+    assert len(record.partner.record_of("other").calls) == 20
     assert record.counts()["failures"] == 0
-    wait_until(lambda: site.left() == 0 and site.held() == [], description="no message is left", timeout=WITHIN)
+    wait_until(lambda: site.left() == 0 and site.held() == [], description="no message is left")
 
 
 @pytest.mark.parametrize("task", ["late_ask", "auto_ask"])
-def test_a_429_is_no_failure_and_no_retry(make: Any, task: str) -> None:
+def test_a_429_is_no_failure_and_no_retry(make_slots: Any, task: str) -> None:
     """
     A 429 is neither a failure nor a retry, also for a task that is acknowledged late, and for one that retries on every
     exception and has no retry left.
     """
-    site, record, partner = make()
-    partner.be_angry("one", 1, retry_after=1)
+    site, record = make_slots()
+    record.partner.be_angry("one", 1, retry_after=1)
     site.start()
     assert site.send(task, "one", "it").get(timeout=WITHIN) == "it"
-    assert [call.status for call in partner.record_of("one").calls] == [429, 200]
+    assert [call.status for call in record.partner.record_of("one").calls] == [429, 200]
     assert record.counts()["failures"] == 0
 
 
-def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
+def test_a_429_is_not_seen_by_chains_and_chords(make_slots: Any) -> None:
     """Chains and chords wait for the result of the last run. No errback is called."""
-    site, record, partner = make()
-    partner.be_angry("one", 1)
+    site, record = make_slots()
+    record.partner.be_angry("one", 1)
     site.start()
     error = site.signature("told_error")
     gather = site.signature("gather").on_error(error)
@@ -120,33 +82,33 @@ def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
         each.set(immutable=True)
     whole = chain(first.on_error(error), chord(header, gather, app=site.app), app=site.app)
     assert whole.apply_async().get(timeout=WITHIN) == "1 2"
-    assert partner.record_of("one").refused
+    assert record.partner.record_of("one").refused
     assert (record.counts()["failures"], record.counts()["errors told"]) == (0, 0)
 
 
-def test_a_429_without_limits_is_an_error(make: Any) -> None:
+def test_a_429_without_limits_is_an_error(make_slots: Any) -> None:
     """`RateLimited` is an ordinary error in a task without limits, because there is no key to pause."""
-    site, record, partner = make()
-    partner.be_angry("one", 1)
+    site, record = make_slots()
+    record.partner.be_angry("one", 1)
     site.start()
     result = site.send("free_ask", "one", "it")
-    wait_until(result.ready, description="the task has ended", timeout=WITHIN)
+    wait_until(result.ready, description="the task has ended")
     assert isinstance(result.get(propagate=False), RateLimited)
-    wait_until(lambda: record.counts()["failures"] == 1, description="the failure is recorded", timeout=WITHIN)
+    wait_until(lambda: record.counts()["failures"] == 1, description="the failure is recorded")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_429_while_the_worker_stops_loses_no_task(make: Any, pool: str) -> None:
+def test_a_429_while_the_worker_stops_loses_no_task(make_slots: Any, pool: str) -> None:
     """The task was acknowledged when its body began. It is put back into its queue before the worker ends."""
-    site, record, partner = make(pool=pool)
-    partner.be_angry("one", 1)
+    site, record = make_slots(pool=pool)
+    record.partner.be_angry("one", 1)
     first = site.start()
     result = site.send("slow_ask", "one", "it", 3)
     wait_until(lambda: record.events(), description="the task runs")
     first.signal(signal.SIGTERM)
     first.wait(WITHIN)
-    assert [call.status for call in partner.record_of("one").calls] == [429]
-    partner.calm_down("one")
+    assert [call.status for call in record.partner.record_of("one").calls] == [429]
+    record.partner.calm_down("one")
     site.start(name="second")
     assert result.get(timeout=WITHIN) == "it"
 
@@ -159,9 +121,8 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-def test_a_429_pauses_the_limit_of_throttle_on_429(app: Celery) -> None:
+def test_a_429_pauses_the_limit_of_throttle_on_429(app: Celery, limiter: Limiter) -> None:
     """If the error names no limit, the limit of `throttle_on_429` is paused."""
-    limiter = Limiter()
     install(app, limiter, eager="wait")
     one, two = TokenBucket("one", "100/s", burst=10), TokenBucket("two", "100/s", burst=10)
     runs: list[str] = []
@@ -178,9 +139,8 @@ def test_a_429_pauses_the_limit_of_throttle_on_429(app: Celery) -> None:
     assert runs == ["body", "body"]
 
 
-def test_eager_tasks_return_their_slots(app: Celery) -> None:
+def test_eager_tasks_return_their_slots(app: Celery, limiter: Limiter) -> None:
     """Each task returns its slot when its body has ended, including a task within a task."""
-    limiter = Limiter()
     install(app, limiter, eager="wait")
     outer, inner = Concurrency("outer", 1), Concurrency("inner", 1)
     free: list[int] = []

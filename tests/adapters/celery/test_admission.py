@@ -92,12 +92,6 @@ class Request:
 
 
 @pytest.fixture
-def limiter() -> Iterator[Limiter]:
-    with Limiter("memory://") as limiter:
-        yield limiter
-
-
-@pytest.fixture
 def admission(limiter: Limiter, reserved: Any) -> Iterator[Admission]:
     app: Any = celery.Celery("admission", set_as_current=False)
     app.task(_nothing, name="call")

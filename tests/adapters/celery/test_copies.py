@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from celery import Celery
 from kombu import Connection
 
-from support.celery.site import CelerySite, celery_site
+from support.celery.site import CelerySite
 from support.waiting import wait_until
 from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._requeue import Copies
@@ -65,17 +64,16 @@ def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str,
 
 
 @pytest.mark.workers
+@pytest.mark.rabbitmq
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed:ResourceWarning")
-def test_with_publisher_confirms_each_task_runs_once(stack: ExitStack, redis_base: str, rabbitmq_url: str) -> None:
+def test_with_publisher_confirms_each_task_runs_once(make_site: Any) -> None:
     """With publisher confirms, tasks that are put back leave no second message."""
     conf = {"broker_transport_options": {"confirm_publish": True}}
-    site: CelerySite = stack.enter_context(
-        celery_site("rabbitmq", rabbitmq_url, redis_base, form="put back", delay=0.5, conf=conf)
-    )
+    site: CelerySite = make_site("rabbitmq", form="put back", delay=0.5, conf=conf)
     site.start()
     results = [site.send("echo", n) for n in range(20)]
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
-    wait_until(lambda: site.left() == 0 and site.held() == [], description="no copy is left", timeout=WITHIN)
+    wait_until(lambda: site.left() == 0 and site.held() == [], description="no copy is left")
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
 
 

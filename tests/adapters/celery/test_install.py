@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import celery.signals
 import pytest
 from celery import Celery
 
@@ -24,10 +23,8 @@ def nothing() -> None: ...
 
 
 @pytest.fixture
-def make_app() -> Iterator[Callable[..., Celery]]:
-    """Return a function that makes apps. Afterwards the apps are closed, and the signals are restored."""
-    signals = [celery.signals.task_received, celery.signals.task_prerun, celery.signals.task_postrun]
-    before = [list(signal.receivers) for signal in signals]
+def make_app(restore_signals: None) -> Iterator[Callable[..., Celery]]:
+    """Return a function that makes apps. They are closed afterwards."""
     made: list[Celery] = []
 
     def make(**conf: Any) -> Celery:
@@ -36,9 +33,6 @@ def make_app() -> Iterator[Callable[..., Celery]]:
         return made[-1]
 
     yield make
-    for signal, receivers in zip(signals, before, strict=True):
-        signal.receivers[:] = receivers
-        signal.sender_receivers_cache.clear()
     for app in made:
         app.close()
 

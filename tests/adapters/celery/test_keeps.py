@@ -11,15 +11,11 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError, TimeLimitExceeded
 
+from support.celery.quiet import QUIET
 from support.celery.site import CelerySite, celery_site
 from support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 WITHIN = 120.0
 FORMS = {"hold": ("prefork", "hold"), "put back": ("prefork", "put back"), "threads": ("threads", "hold")}
@@ -35,7 +31,7 @@ def shared(request: pytest.FixtureRequest, redis_base: str) -> Iterator[CelerySi
         site.start("-E")
         yield site
         # A copy that RabbitMQ was slow to confirm can still wait, for the time of two denials.
-        wait_until(lambda: site.held() == [], description="no held task of an earlier test is left", timeout=WITHIN)
+        wait_until(lambda: site.held() == [], description="no held task of an earlier test is left")
 
 
 @pytest.fixture
@@ -44,7 +40,7 @@ def site(shared: CelerySite) -> Iterator[CelerySite]:
     for key in shared.record.scan_iter(f"{shared.queue}:*"):
         shared.record.delete(key)
     yield shared
-    wait_until(lambda: shared.left() == 0, description="no message is left", timeout=WITHIN)
+    wait_until(lambda: shared.left() == 0, description="no message is left")
 
 
 def test_a_task_keeps_its_id_and_its_result(site: CelerySite) -> None:
@@ -65,7 +61,7 @@ def test_a_reader_sees_nothing_of_a_denial(site: CelerySite) -> None:
         states.append(result.state)
         return bool(states[-1] == "SUCCESS")
 
-    wait_until(done, description="the task has run", timeout=WITHIN, every=0.005)
+    wait_until(done, description="the task has run", every=0.005)
     assert set(states) <= {"PENDING", "SUCCESS"}
 
 
@@ -98,7 +94,7 @@ def test_compression_and_pickle_are_kept(site: CelerySite) -> None:
     """A message with gzip or pickle keeps them when it is put back."""
     assert site.send("echo", "x" * 500, compression="gzip").get(timeout=WITHIN) == "x" * 500
     assert site.send("echo", {1, 2}, serializer="pickle", ignore_result=True)
-    wait_until(lambda: "{1, 2}" in site.ran("echo"), description="the pickled task has run", timeout=WITHIN)
+    wait_until(lambda: "{1, 2}" in site.ran("echo"), description="the pickled task has run")
 
 
 def test_a_message_of_protocol_1_is_throttled_and_kept(site: CelerySite) -> None:
@@ -136,7 +132,7 @@ def test_a_chord_whose_header_fails_calls_its_error_callback_once(site: CelerySi
     result = chord([site.signature("add", 1), site.signature("fail")], app=site.app)(body)
     with pytest.raises((ChordError, LookupError)):
         result.get(timeout=WITHIN)
-    wait_until(lambda: site.ran("told_error"), description="the error callback is called", timeout=WITHIN)
+    wait_until(lambda: site.ran("told_error"), description="the error callback is called")
     assert len(site.ran("told_error")) == 1
     assert len(site.ran("fail")) == 1
 
@@ -146,9 +142,7 @@ def test_callbacks_are_called_once(site: CelerySite) -> None:
     site.signature("add", 1, 2).apply_async(link=site.signature("echo")).get(timeout=WITHIN)
     with pytest.raises(LookupError):
         site.signature("fail").apply_async(link_error=site.signature("told_error")).get(timeout=WITHIN)
-    wait_until(
-        lambda: site.ran("echo") and site.ran("told_error"), description="both callbacks are called", timeout=WITHIN
-    )
+    wait_until(lambda: site.ran("echo") and site.ran("told_error"), description="both callbacks are called")
     assert site.ran("echo") == ["3"]
     assert len(site.ran("told_error")) == 1
 
@@ -178,7 +172,7 @@ def test_the_result_of_a_replacement_has_the_id_of_the_task(site: CelerySite) ->
 def test_hooks_of_a_task_class_are_called_once(site: CelerySite) -> None:
     """before_start is called for the run only, and ignore_result stores nothing."""
     result = site.send("custom", "a", ignore_result=True)  # in Celery 5.6.3 the sender's option takes precedence
-    wait_until(lambda: site.ran("custom"), description="the task has run", timeout=WITHIN)
+    wait_until(lambda: site.ran("custom"), description="the task has run")
     assert site.ran("before_start") == [result.id]
     assert result.state == "PENDING"
 
@@ -208,7 +202,6 @@ def test_each_deferral_sends_an_event(site: CelerySite) -> None:
         wait_until(
             lambda: [event["uuid"] for event in events].count(result.id) >= 2,
             description="both deferrals have sent an event",
-            timeout=WITHIN,
         )
     assert result.get(timeout=WITHIN) == "value"
     assert {event["uuid"] for event in events} == {result.id}

@@ -7,7 +7,7 @@ import gc
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import celery
@@ -19,6 +19,8 @@ from celery.local import PromiseProxy
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_celery import install
 from throttlekit_celery._install import admission_of
+
+pytestmark = pytest.mark.usefixtures("restore_signals")
 
 PARTNER = TokenBucket("partner", "100/s")
 Install = Callable[[Celery], None]
@@ -233,16 +235,6 @@ OBSERVED: list[tuple[Callable[[Install], Any], Any]] = [
     (subclass_of_task, (False, False)),
     (amqp_and_backend, []),
 ]
-
-
-@pytest.fixture(autouse=True)
-def restore_signals() -> Iterator[None]:
-    signals = [celery.signals.task_received, celery.signals.task_prerun, celery.signals.task_postrun]
-    before = [list(signal.receivers) for signal in signals]
-    yield
-    for signal, receivers in zip(signals, before, strict=True):
-        signal.receivers[:] = receivers
-        signal.sender_receivers_cache.clear()
 
 
 @pytest.mark.parametrize("observe", [each for each, _ in OBSERVED], ids=lambda each: each.__name__)

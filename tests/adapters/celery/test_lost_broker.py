@@ -13,18 +13,14 @@ from urllib.parse import urlsplit
 import pytest
 from kombu import Connection
 
+from support.celery.quiet import QUIET
 from support.celery.site import celery_site
 from support.servers.processes import RedisProcess
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
 from throttlekit_celery._host import forget, give_back, guard_close
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 WITHIN = 120.0
 
@@ -45,26 +41,22 @@ def test_an_outage_of_a_redis_broker_ends_no_worker(stack: ExitStack, redis_base
     site = stack.enter_context(celery_site("redis", broker.url, redis_base, denials=1, delay=8.0))
     worker = site.start()
     results = [site.send("echo", n) for n in range(20)]
-    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied", timeout=WITHIN)
+    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied")
     broker.kill()
     wait_until(
-        lambda: "Connection to broker lost" in worker.log(),
-        description="the worker has logged the lost connection",
-        timeout=WITHIN,
+        lambda: "Connection to broker lost" in worker.log(), description="the worker has logged the lost connection"
     )
     wait_until(
-        lambda: "Trying again in" in worker.log() or not worker.running,
-        description="the worker tries to connect",
-        timeout=WITHIN,
+        lambda: "Trying again in" in worker.log() or not worker.running, description="the worker tries to connect"
     )
     broker.start()
     free = site.send("free", "a")
-    wait_until(lambda: free.ready() or not worker.running, description="the worker continues", timeout=WITHIN)
+    wait_until(lambda: free.ready() or not worker.running, description="the worker continues")
     assert worker.running, worker.log()
     assert "Unrecoverable error" not in worker.log()
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
-    wait_until(lambda: site.left() == 0, description="no message is left", timeout=WITHIN)
+    wait_until(lambda: site.left() == 0, description="no message is left")
 
 
 @pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
@@ -80,7 +72,7 @@ def test_no_task_runs_twice_after_a_lost_connection(
     site = stack.enter_context(celery_site(kind, url, redis_base, denials=1, delay=5.0))
     workers = [site.start(name=name) for name in ("one", "two")]
     results = [site.send("echo", n) for n in range(20)]
-    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied", timeout=WITHIN)
+    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied")
     proxy.cut()
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
@@ -97,16 +89,16 @@ def test_no_task_runs_twice_if_a_worker_ends_after_a_lost_connection(
     site = stack.enter_context(celery_site("redis", broker.url, redis_base, denials=2, delay=8.0))
     workers = [site.start(name=name) for name in ("one", "two")]
     results = [site.send("echo", n) for n in range(20)]
-    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied", timeout=WITHIN)
+    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied")
     broker.kill()
     for worker in workers:
-        wait_until(lambda: "Trying again in" in worker.log(), description="the worker tries to connect", timeout=WITHIN)  # noqa: B023
+        wait_until(lambda: "Trying again in" in worker.log(), description="the worker tries to connect")  # noqa: B023
     broker.start()
-    wait_until(lambda: site.asked("denied") == 40, description="all tasks were denied again", timeout=WITHIN)
+    wait_until(lambda: site.asked("denied") == 40, description="all tasks were denied again")
     workers[0].signal(signal.SIGTERM)
     workers[0].wait(WITHIN)
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
-    wait_until(lambda: site.left() == 0 and not site.held(), description="no message is left", timeout=WITHIN)
+    wait_until(lambda: site.left() == 0 and not site.held(), description="no message is left")
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
 
 

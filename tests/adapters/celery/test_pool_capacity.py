@@ -54,14 +54,9 @@ def _nothing() -> None: ...
 
 
 @pytest.fixture
-def consumer() -> Iterator[Consumer]:
+def consumer(reserved: Any) -> Consumer:
     """A consumer whose pool has a single thread."""
-    reserved: Any = worker_state().reserved_requests
-    before = list(reserved)
-    reserved.clear()
-    yield Consumer(PoolCapacity(), SimpleNamespace(limit=1))
-    reserved.clear()
-    reserved.update(before)
+    return Consumer(PoolCapacity(), SimpleNamespace(limit=1))
 
 
 def test_a_waiting_task_starts_as_soon_as_a_thread_is_free(consumer: Consumer) -> None:
@@ -112,10 +107,9 @@ def test_requests_of_an_earlier_worker_of_the_app_use_no_thread(consumer: Consum
 
 
 def test_a_body_can_end_while_the_reserved_requests_are_read(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+    consumer: Consumer, reserved: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread removes its request from Celery's list while the worker reads that list."""
-    reserved: Any = worker_state().reserved_requests
     first = consumer.receive()
     reads = iter([RuntimeError("Set changed size during iteration"), None])
 

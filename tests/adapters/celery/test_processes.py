@@ -7,17 +7,13 @@ import signal
 import pytest
 
 from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.celery.quiet import QUIET
 from support.flood.checks import starts_of
 from support.flood.run import FloodLimit
 from support.servers.flood import Servers
 from support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 QUICK_RECOVERY = {
     "broker_transport_options": {

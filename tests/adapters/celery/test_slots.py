@@ -6,49 +6,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from support.celery.site import CelerySite, celery_site
-from support.flood.slot_record import SlotRecord, most_at_once
-from support.servers.processes import patient
+from support.celery.quiet import QUIET
+from support.flood.slot_record import LONG_LEASE, most_at_once
 from support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 WITHIN = 120.0
-LONG_LEASE = 600
-"""Longer than any test waits: a slot that has to wait for it fails the test."""
-
-
-@pytest.fixture
-def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Return a function that makes a site with slots, and the record of its bodies."""
-    with ExitStack() as stack:
-
-        def make_site(kind: str = "redis", **options: Any) -> tuple[CelerySite, SlotRecord]:
-            options = {
-                "module": "support.celery.slots",
-                "store": patient(f"{redis_base}/12"),
-                "amount": 1,
-                "lease": LONG_LEASE,
-                "rate": "1000/s",
-                "burst": 1000,
-                **options,
-            }
-            broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
-            site = stack.enter_context(celery_site(kind, broker, redis_base, **options))
-            return site, stack.enter_context(closing(SlotRecord(site.settings["record"], site.queue)))
-
-        yield make_site
 
 
 def results(sent: list[Any]) -> list[Any]:
@@ -58,12 +27,12 @@ def results(sent: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("pool", "costs"), [("prefork", ""), ("threads", ""), ("gevent", ""), ("solo", ""), ("prefork", ("", "*2", "*3"))]
 )
-def test_never_more_at_once_than_there_are_slots(make: Any, pool: str, costs: Sequence[str]) -> None:
+def test_never_more_at_once_than_there_are_slots(make_slots: Any, pool: str, costs: Sequence[str]) -> None:
     """
     With two workers, the bodies' own records show no more at once than there are slots. Each job runs once, and most
     are delivered once.
     """
-    site, record = make(pool=pool, amount=3)
+    site, record = make_slots(pool=pool, amount=3)
     for name in ("a", "b"):
         site.start("--concurrency", "4", name=name)
     jobs = [f"{number}{costs[number % len(costs)] if costs else ''}" for number in range(200)]
@@ -74,12 +43,12 @@ def test_never_more_at_once_than_there_are_slots(make: Any, pool: str, costs: Se
     assert record.counts()["deliveries"] <= 5 * len(jobs)
 
 
-def test_tasks_are_woken_if_slots_are_free_earlier_than_estimated(make: Any) -> None:
+def test_tasks_are_woken_if_slots_are_free_earlier_than_estimated(make_slots: Any) -> None:
     """
     While the first task holds its slot for 6 s, 40 others get estimates about 10 s apart, most of them minutes later.
     Each is put back once, although its estimate changes with each request.
     """
-    site, record = make(amount=1)
+    site, record = make_slots(amount=1)
     site.start()
     first = site.send("work", "first", 6)
     wait_until(lambda: record.events(), description="the first task has its slot")
@@ -90,9 +59,9 @@ def test_tasks_are_woken_if_slots_are_free_earlier_than_estimated(make: Any) -> 
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_bodies_can_run_for_longer_than_the_lease(make: Any, pool: str) -> None:
+def test_bodies_can_run_for_longer_than_the_lease(make_slots: Any, pool: str) -> None:
     """The lease is renewed where the body runs, so no other task gets the slot in the meantime."""
-    site, record = make(pool=pool, amount=1, lease=4)
+    site, record = make_slots(pool=pool, amount=1, lease=4)
     site.start()
     sent = [site.send("work", str(number), seconds) for number, seconds in enumerate((9, 0, 0))]
     assert results(sent) == ["0", "1", "2"]
@@ -101,21 +70,21 @@ def test_bodies_can_run_for_longer_than_the_lease(make: Any, pool: str) -> None:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 @pytest.mark.parametrize("lease", [1, LONG_LEASE])
-def test_slots_of_each_worker_are_held_by_its_main_process(make: Any, pool: str, lease: int) -> None:
+def test_slots_of_each_worker_are_held_by_its_main_process(make_slots: Any, pool: str, lease: int) -> None:
     """
     With scope "process", the main process holds the slots, wherever the body runs. A slot lasts as long as the body,
     whatever the lease.
     """
-    site, record = make(pool=pool, amount=1, lease=lease, scope="process")
+    site, record = make_slots(pool=pool, amount=1, lease=lease, scope="process")
     site.start("--concurrency", "2")
     assert results([site.send("work", str(number), 2) for number in range(3)]) == ["0", "1", "2"]
     assert most_at_once(record.events()) == 1
 
 
 @pytest.mark.parametrize("how", ["killed", "time limit", "terminated"])
-def test_a_slot_is_free_at_once_when_the_bodys_process_dies(make: Any, how: str) -> None:
+def test_a_slot_is_free_at_once_when_the_bodys_process_dies(make_slots: Any, how: str) -> None:
     """The main process returns the slot, long before the lease is over."""
-    site, record = make()
+    site, record = make_slots()
     site.start()
     if how == "killed":
         site.send("dying")
@@ -129,9 +98,9 @@ def test_a_slot_is_free_at_once_when_the_bodys_process_dies(make: Any, how: str)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_slot_is_free_after_a_warm_shutdown(make: Any, pool: str) -> None:
+def test_a_slot_is_free_after_a_warm_shutdown(make_slots: Any, pool: str) -> None:
     """The running body is completed, and the next worker gets its slot at once."""
-    site, record = make(pool=pool)
+    site, record = make_slots(pool=pool)
     first = site.start()
     site.send("work", "last", 1)
     wait_until(lambda: record.events(), description="the task runs")
@@ -142,9 +111,9 @@ def test_a_slot_is_free_after_a_warm_shutdown(make: Any, pool: str) -> None:
     assert results(others) == ["0", "1", "2"]
 
 
-def test_a_slot_is_free_after_a_cold_shutdown(make: Any) -> None:
+def test_a_slot_is_free_after_a_cold_shutdown(make_slots: Any) -> None:
     """SIGQUIT kills the pool's processes. The worker returns the slots of their bodies as it ends."""
-    site, record = make()
+    site, record = make_slots()
     first = site.start()
     site.send("work", "endless", 600)
     wait_until(lambda: record.events(), description="the task runs")
@@ -155,12 +124,12 @@ def test_a_slot_is_free_after_a_cold_shutdown(make: Any) -> None:
 
 
 @pytest.mark.rabbitmq
-def test_slots_of_a_killed_worker_are_free_when_their_leases_end(make: Any) -> None:
+def test_slots_of_a_killed_worker_are_free_when_their_leases_end(make_slots: Any) -> None:
     """
     One worker, which holds half of the slots, is killed with all of its processes by SIGKILL. Another one runs with the
     other half.
     """
-    site, record = make("rabbitmq", amount=8, lease=5)
+    site, record = make_slots("rabbitmq", amount=8, lease=5)
     doomed = site.start("--concurrency", "4", name="doomed")
     for number in range(4):
         site.send("work", f"doomed {number}", 600)
@@ -179,9 +148,9 @@ def test_slots_of_a_killed_worker_are_free_when_their_leases_end(make: Any) -> N
     assert most_at_once(after) <= 8
 
 
-def test_a_killed_task_that_is_redelivered_gets_a_slot_again(make: Any) -> None:
+def test_a_killed_task_that_is_redelivered_gets_a_slot_again(make_slots: Any) -> None:
     """With acks_late and reject_on_worker_lost it runs again. The slot of its killed body does not block it."""
-    site, record = make()
+    site, record = make_slots()
     site.start()
     result = site.send("late_work", "it", 3)
     os.kill(int(wait_until(lambda: record.events(), description="the task runs")[0].more), signal.SIGKILL)

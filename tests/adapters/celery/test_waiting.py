@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.celery.site import celery_site
+from support.celery.site import CelerySite
 from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
@@ -66,19 +66,18 @@ class Request:
 
 
 @pytest.fixture
-def make(reserved: Any) -> Iterator[Callable[..., HeldTasks]]:
+def make(reserved: Any, limiter: Limiter) -> Iterator[Callable[..., HeldTasks]]:
     """Return a function that makes the held tasks of a consumer."""
     made: list[HeldTasks] = []
-    with Limiter("memory://") as limiter:
 
-        def make(consumer: Any, max_held: int = 100) -> HeldTasks:
-            made.append(HeldTasks(consumer, limiter, PoolCapacity(), max_held, lambda held: False))
-            made[-1].start()
-            return made[-1]
+    def make(consumer: Any, max_held: int = 100) -> HeldTasks:
+        made.append(HeldTasks(consumer, limiter, PoolCapacity(), max_held, lambda held: False))
+        made[-1].start()
+        return made[-1]
 
-        yield make
-        for tasks in made:
-            tasks.close()
+    yield make
+    for tasks in made:
+        tasks.close()
 
 
 def received(consumer: Consumer, number: int) -> HeldTask:
@@ -210,16 +209,13 @@ def test_calls_of_other_threads_wake_the_event_loop() -> None:
 @pytest.mark.workers
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
-def test_waiting_tasks_run_if_a_pause_ends_before_its_time(
-    redis_base: str, request: pytest.FixtureRequest, kind: str
-) -> None:
+def test_waiting_tasks_run_if_a_pause_ends_before_its_time(make_site: Any, redis_base: str, kind: str) -> None:
     """
     A pause delays all waiting tasks, and then ends before its time. The tasks run at the limit's rate, on real workers.
     """
     tasks, limit, store = 60, TokenBucket("one", "50/s", burst=1), patient(f"{redis_base}/12")
-    broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
-    options: dict[str, Any] = {"store": store, "rate": "50/s", "burst": 1}
-    with celery_site(kind, broker, redis_base, pool="threads", **options) as site, Limiter(store) as limiter:
+    site: CelerySite = make_site(kind, pool="threads", store=store, rate="50/s", burst=1)
+    with Limiter(store) as limiter:
         limiter.reset(limit)
         site.start()
         limiter.pause(limit, 120.0)

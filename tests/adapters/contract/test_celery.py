@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from typing import Any, ClassVar
 
 import pytest
 from celery import Celery
 from celery.exceptions import TaskRevokedError
 
+from support.celery.quiet import QUIET
 from support.celery.site import CelerySite as Workers
 from support.celery.site import celery_site
 from support.contract_sites import SharedSites, settings_to
@@ -21,12 +22,7 @@ from throttlekit.testing import AdapterConformance
 from throttlekit.testing.adapter_site import AdapterSite, End, Settings
 from throttlekit_celery import install
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 _NAMES = itertools.count(1)
 _SOON_VISIBLE = {
@@ -116,52 +112,38 @@ def _declared(key: str) -> None: ...
 
 
 _BY_MESSAGE = "a message names no limits of its own: the task has them, or `install(throttle=…)` by its name"
-_UNSUPPORTED = {
-    "limits_by_message": _BY_MESSAGE,
-    "wrong_message_options_fail_where_they_are_written": _BY_MESSAGE,
-}
+
+
+@pytest.fixture(scope="class")
+def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[CelerySite]]:
+    kind: str = request.cls.kind
+    url: str = request.getfixturevalue("rabbitmq_url") if kind == "rabbitmq" else ""
+    with (
+        redis_server() as base,
+        closing(SharedSites(lambda settings: CelerySite(kind, url or base, base, settings))) as sites,
+    ):
+        yield sites
 
 
 class _Celery(AdapterConformance):
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "limits_by_message": _BY_MESSAGE,
+        "wrong_message_options_fail_where_they_are_written": _BY_MESSAGE,
+    }
+    kind: ClassVar[str]
     _sites: SharedSites[CelerySite]
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, sites: SharedSites[CelerySite]) -> None:
+        self._sites = sites
 
     def make_site(self, settings: Settings) -> AbstractContextManager[CelerySite]:
         return self._sites.site(settings)
 
 
-@contextmanager
-def _sites(kind: str, broker: str) -> Iterator[SharedSites[CelerySite]]:
-    with redis_server() as base:
-        sites = SharedSites(lambda settings: CelerySite(kind, broker or base, base, settings))
-        try:
-            yield sites
-        finally:
-            sites.close()
-
-
-@pytest.fixture(scope="module")
-def on_redis() -> Iterator[SharedSites[CelerySite]]:
-    with _sites("redis", "") as sites:
-        yield sites
-
-
-@pytest.fixture(scope="module")
-def on_rabbitmq(rabbitmq_url: str) -> Iterator[SharedSites[CelerySite]]:
-    with _sites("rabbitmq", rabbitmq_url) as sites:
-        yield sites
-
-
 class TestRedis(_Celery):
-    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, on_redis: SharedSites[CelerySite]) -> None:
-        self._sites = on_redis
+    kind = "redis"
 
 
 class TestRabbitMQ(_Celery):
-    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, on_rabbitmq: SharedSites[CelerySite]) -> None:
-        self._sites = on_rabbitmq
+    kind = "rabbitmq"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, closing
+from typing import Any, ClassVar
 
 import pytest
 from huey.constants import EmptyData
@@ -110,54 +110,38 @@ class HueySite(AdapterSite):
 def _declared(key: str) -> None: ...
 
 
+@pytest.fixture(scope="class")
+def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[HueySite]]:
+    where: type[_Huey] = request.cls
+
+    def make(settings: Settings) -> HueySite:
+        return HueySite(base, where.kind, queue_sorted=where.queue_sorted, settings=settings)
+
+    with redis_server() as base, closing(SharedSites(make)) as sites:
+        yield sites
+
+
 class _Huey(AdapterConformance):
+    kind: ClassVar[str]
+    queue_sorted: ClassVar[bool] = False
     _sites: SharedSites[HueySite]
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, sites: SharedSites[HueySite]) -> None:
+        self._sites = sites
 
     def make_site(self, settings: Settings) -> AbstractContextManager[HueySite]:
         return self._sites.site(settings)
 
 
-@contextmanager
-def _sites(kind: str, *, queue_sorted: bool = False) -> Iterator[SharedSites[HueySite]]:
-    with redis_server() as base:
-        sites = SharedSites(lambda settings: HueySite(base, kind, queue_sorted=queue_sorted, settings=settings))
-        try:
-            yield sites
-        finally:
-            sites.close()
-
-
-@pytest.fixture(scope="module")
-def thread_sites() -> Iterator[SharedSites[HueySite]]:
-    with _sites("thread") as sites:
-        yield sites
-
-
-@pytest.fixture(scope="module")
-def process_sites() -> Iterator[SharedSites[HueySite]]:
-    with _sites("process", queue_sorted=True) as sites:
-        yield sites
-
-
-@pytest.fixture(scope="module")
-def greenlet_sites() -> Iterator[SharedSites[HueySite]]:
-    with _sites("greenlet") as sites:
-        yield sites
-
-
 class TestThreads(_Huey):
-    @pytest.fixture(autouse=True)
-    def _servers(self, thread_sites: SharedSites[HueySite]) -> None:
-        self._sites = thread_sites
+    kind = "thread"
 
 
 class TestProcessesAndPriorities(_Huey):
-    @pytest.fixture(autouse=True)
-    def _servers(self, process_sites: SharedSites[HueySite]) -> None:
-        self._sites = process_sites
+    kind = "process"
+    queue_sorted = True
 
 
 class TestGreenlets(_Huey):
-    @pytest.fixture(autouse=True)
-    def _servers(self, greenlet_sites: SharedSites[HueySite]) -> None:
-        self._sites = greenlet_sites
+    kind = "greenlet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing
 from typing import Any, ClassVar
 
 import pytest
@@ -120,43 +120,28 @@ def _is_retried(result: Any) -> bool:
     return result.type.name in ("RETRIED", "FAILED")
 
 
+@pytest.fixture(scope="class")
+def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[RqSite]]:
+    kind: str = request.cls.kind
+    with redis_server() as base, closing(SharedSites(lambda settings: RqSite(base, kind, settings))) as sites:
+        yield sites
+
+
 class _Rq(AdapterConformance):
     kind: ClassVar[str]
     _sites: SharedSites[RqSite]
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, sites: SharedSites[RqSite]) -> None:
+        self._sites = sites
 
     def make_site(self, settings: Settings) -> AbstractContextManager[RqSite]:
         return self._sites.site(settings)
 
 
-@contextmanager
-def _sites(kind: str) -> Iterator[SharedSites[RqSite]]:
-    with redis_server() as base:
-        sites = SharedSites(lambda settings: RqSite(base, kind, settings))
-        try:
-            yield sites
-        finally:
-            sites.close()
-
-
-@pytest.fixture(scope="module")
-def stock_sites() -> Iterator[SharedSites[RqSite]]:
-    with _sites("rq.Worker+scheduler") as sites:
-        yield sites
-
-
-@pytest.fixture(scope="module")
-def throttled_sites() -> Iterator[SharedSites[RqSite]]:
-    with _sites("throttlekit_rq.ThrottledWorker") as sites:
-        yield sites
-
-
 class TestStockWorker(_Rq):
-    @pytest.fixture(autouse=True)
-    def _servers(self, stock_sites: SharedSites[RqSite]) -> None:
-        self._sites = stock_sites
+    kind = "rq.Worker+scheduler"
 
 
 class TestThrottledWorker(_Rq):
-    @pytest.fixture(autouse=True)
-    def _servers(self, throttled_sites: SharedSites[RqSite]) -> None:
-        self._sites = throttled_sites
+    kind = "throttlekit_rq.ThrottledWorker"

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -124,39 +124,30 @@ _OUTSIDE = {
 _NO_ACK = "a list has no acknowledgements: what a killed worker has taken is lost, whether it waits or runs"
 
 
+@pytest.fixture(scope="class")
+def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[TaskiqSite]]:
+    where: type[_Taskiq] = request.cls
+    url: str = request.getfixturevalue("rabbitmq_url") if where.kind == "rabbitmq" else ""
+
+    def make(settings: Settings) -> TaskiqSite:
+        return TaskiqSite(where.kind, where.form, url or f"{base}/0", base, settings)
+
+    with redis_server() as base, closing(SharedSites(make)) as sites:
+        yield sites
+
+
 class _Taskiq(AdapterConformance):
+    unsupported: ClassVar[Mapping[str, str]] = _OUTSIDE
+    kind: ClassVar[Kind]
+    form: ClassVar[str] = "loop"
     _sites: SharedSites[TaskiqSite]
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, sites: SharedSites[TaskiqSite]) -> None:
+        self._sites = sites
 
     def make_site(self, settings: Settings) -> AbstractContextManager[TaskiqSite]:
         return self._sites.site(settings)
-
-
-@contextmanager
-def _sites(kind: Kind, form: str, broker_url: str | None = None) -> Iterator[SharedSites[TaskiqSite]]:
-    with redis_server() as base:
-        sites = SharedSites(lambda settings: TaskiqSite(kind, form, broker_url or f"{base}/0", base, settings))
-        try:
-            yield sites
-        finally:
-            sites.close()
-
-
-@pytest.fixture(scope="module")
-def list_sites() -> Iterator[SharedSites[TaskiqSite]]:
-    with _sites("list", "loop") as sites:
-        yield sites
-
-
-@pytest.fixture(scope="module")
-def stream_sites() -> Iterator[SharedSites[TaskiqSite]]:
-    with _sites("stream", "loop") as sites:
-        yield sites
-
-
-@pytest.fixture(scope="module")
-def rabbitmq_sites(rabbitmq_url: str) -> Iterator[SharedSites[TaskiqSite]]:
-    with _sites("rabbitmq", "thread", rabbitmq_url) as sites:
-        yield sites
 
 
 class TestRedisList(_Taskiq):
@@ -165,23 +156,13 @@ class TestRedisList(_Taskiq):
         "a_denial_loses_nothing": _NO_ACK,
         "a_killed_worker_frees_its_lease": _NO_ACK,
     }
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, list_sites: SharedSites[TaskiqSite]) -> None:
-        self._sites = list_sites
+    kind = "list"
 
 
 class TestRedisStream(_Taskiq):
-    unsupported: ClassVar[Mapping[str, str]] = _OUTSIDE
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, stream_sites: SharedSites[TaskiqSite]) -> None:
-        self._sites = stream_sites
+    kind = "stream"
 
 
 class TestRabbitMQ(_Taskiq):
-    unsupported: ClassVar[Mapping[str, str]] = _OUTSIDE
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, rabbitmq_sites: SharedSites[TaskiqSite]) -> None:
-        self._sites = rabbitmq_sites
+    kind = "rabbitmq"
+    form = "thread"

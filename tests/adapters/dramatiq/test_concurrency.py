@@ -59,9 +59,8 @@ def skip() -> None:
     raise SkipMessage("not today")
 
 
-def test_a_slot_is_held_while_the_body_runs_and_free_after_a_skip(site: Site) -> None:
+def test_a_slot_is_held_while_the_body_runs_and_free_after_a_skip(site: Site, limiter: Limiter) -> None:
     """One of the two slots is taken while the body runs. When the body has skipped its message, both are free."""
-    limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
 
     @site.actor(throttle=SLOTS, max_retries=0)
@@ -76,9 +75,8 @@ def test_a_slot_is_held_while_the_body_runs_and_free_after_a_skip(site: Site) ->
     assert site.ran == [(1, True)]
 
 
-def test_a_body_that_exceeds_its_time_limit_returns_its_slot(stub: Site) -> None:
+def test_a_body_that_exceeds_its_time_limit_returns_its_slot(stub: Site, limiter: Limiter) -> None:
     """The body is interrupted in its thread. The slot is free, and the message fails as without throttlekit."""
-    limiter = Limiter()
     stub.broker.add_middleware(Throttle(limiter))
     stub.broker.emit_after("process_boot")
 
@@ -118,9 +116,8 @@ def test_a_message_that_a_later_middleware_stops_returns_its_slot(site: Site, ac
     assert site.ran == []
 
 
-def test_an_async_body_holds_its_slot_and_sees_its_decision(stub: Site) -> None:
+def test_an_async_body_holds_its_slot_and_sees_its_decision(stub: Site, limiter: Limiter) -> None:
     """The body of an async actor runs in another thread, and holds a slot like any other."""
-    limiter = Limiter()
     stub.broker.add_middleware(AsyncIO())
     stub.broker.add_middleware(Throttle(limiter))
 
@@ -136,11 +133,10 @@ def test_an_async_body_holds_its_slot_and_sees_its_decision(stub: Site) -> None:
     assert stub.ran == [(1, 1)]
 
 
-def test_a_job_that_runs_beyond_its_limit_holds_no_slot(stub: Site) -> None:
+def test_a_job_that_runs_beyond_its_limit_holds_no_slot(stub: Site, limiter: Limiter) -> None:
     """
     With on_waited_too_long="run", the third job runs while two hold the slots. It holds no slot, and returns none.
     """
-    limiter = Limiter()
     stub.broker.add_middleware(Throttle(limiter, max_wait=0, on_waited_too_long="run"))
     go = threading.Event()
 
@@ -160,8 +156,11 @@ def test_a_job_that_runs_beyond_its_limit_holds_no_slot(stub: Site) -> None:
     assert sorted(stub.ran) == [False, 1, 1]
 
 
+Waiting = tuple[Site, Throttle, Operations, threading.Event, Any]
+
+
 @pytest.fixture
-def waiting(site: Site) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
+def waiting(site: Site) -> Waiting:
     """One slot, and a body that holds it until `go` is set."""
     throttle, operations, go = Throttle(Limiter()), Operations(), threading.Event()
     site.broker.add_middleware(operations)
@@ -177,14 +176,7 @@ def waiting(site: Site) -> tuple[Site, Throttle, Operations, threading.Event, An
     return site, throttle, operations, go, job
 
 
-def count_held(worker: Any, site: Site) -> int:
-    """Return how many messages the worker holds, which is how many `Worker.join` waits for."""
-    return int(worker.consumers[site.queue].delay_queue.unfinished_tasks)
-
-
-def test_a_waiting_message_is_woken_when_a_slot_is_free(
-    waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
-) -> None:
+def test_a_waiting_message_is_woken_when_a_slot_is_free(waiting: Waiting) -> None:
     """
     Five messages wait. When a body ends, the next one runs, in their order. `Worker.join` returns when all have run.
     """
@@ -193,16 +185,14 @@ def test_a_waiting_message_is_woken_when_a_slot_is_free(
         site.until_ran(1)
         for n in range(1, 6):
             job.send(n)
-            wait_until(lambda: count_held(worker, site) == n, description=f"{n} messages wait")  # noqa: B023
+            site.until_held(worker, n)
         go.set()
         worker.join()
         assert site.ran == [0, 1, 2, 3, 4, 5]
         wait_until(lambda: are_slots_free(throttle.limiter, ONE), description="the slot is free")
 
 
-def test_a_message_that_is_woken_too_early_waits_again_without_the_broker(
-    waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
-) -> None:
+def test_a_message_that_is_woken_too_early_waits_again_without_the_broker(waiting: Waiting) -> None:
     """The slot is not free: the message is held as before, and nothing is enqueued or acknowledged."""
     site, throttle, operations, go, job = waiting
     bucket = bucket_name(ONE.name, "", ONE.fingerprint)
@@ -210,13 +200,13 @@ def test_a_message_that_is_woken_too_early_waits_again_without_the_broker(
         waker = throttle._holding.waker
         site.until_ran(1)
         id_ = job.send(1).message_id
-        wait_until(lambda: count_held(worker, site) == 1, description="the message waits")
+        site.until_held(worker, 1)
         before = operations.enqueued, operations.acked
         for _ in range(20):
             denials = waker.waited_of(id_).denials
             waker.on_wakes(bucket, [Wake(id_, 0)])
             wait_until(
-                lambda: waker.waited_of(id_).denials > denials and count_held(worker, site) == 1,  # noqa: B023
+                lambda: waker.waited_of(id_).denials > denials and site.held(worker) == 1,  # noqa: B023
                 description="the message was denied again, and waits",
             )
         assert (operations.enqueued, operations.acked) == before
@@ -225,16 +215,14 @@ def test_a_message_that_is_woken_too_early_waits_again_without_the_broker(
     assert site.ran == [0, 1]
 
 
-def test_a_worker_that_stops_puts_waiting_messages_back(
-    waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
-) -> None:
+def test_a_worker_that_stops_puts_waiting_messages_back(waiting: Waiting) -> None:
     """When the worker has stopped, the waiting messages and those that were just woken are in the broker, each once."""
     site, throttle, _, go, job = waiting
     with working(site.broker, 2) as worker:
         site.until_ran(1)
         for n in range(1, 201):
             job.send(n)
-        wait_until(lambda: count_held(worker, site) == 200, description="the messages wait")
+        site.until_held(worker, 200)
         go.set()
         site.until_ran(20)
     ran = len(site.ran)

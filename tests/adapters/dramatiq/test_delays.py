@@ -254,15 +254,9 @@ def test_a_flush_after_a_worker_was_stopped_removes_all_messages(stub: Site) -> 
     A flush between two tests of a user removes the messages of a stopped worker, which were put back, so no later
     `join` hangs.
     """
-    limiter, limit = Limiter(), TokenBucket("paused", "1000/s")
-    stub.broker.add_middleware(Throttle(limiter))
-    job = stub.actor(lambda n: stub.ran.append(n), actor_name="job", throttle=limit)
-    limiter.pause(limit, 600)
-    for n in range(20):
-        job.send(n)
+    stub.send_paused(20)
     with working(stub.broker) as worker:
-        queue = worker.consumers[stub.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
+        stub.until_held(worker, 20)
     stub.broker.flush_all()
     stub.broker.join(stub.queue, timeout=1000)
     assert stub.ran == []

@@ -20,7 +20,7 @@ from support.servers.processes import free_port, redis_server
 from support.waiting import wait_until
 from throttlekit import Limiter, StoreUnavailable, TokenBucket, hookimpl
 from throttlekit.hookspecs import Deferred
-from throttlekit_dramatiq import DeferFailed, Throttle
+from throttlekit_dramatiq import Throttle
 from throttlekit_dramatiq._holding import Holding
 from throttlekit_dramatiq._host import DEFERRAL
 
@@ -102,11 +102,6 @@ def test_the_copy_is_enqueued_once_when_the_ack_fails_after_it(
     assert (store.denials, store.grants) == (1, 1)
 
 
-def test_the_worker_repeats_the_hook_after_defer_failed() -> None:
-    """DeferFailed leaves the hook as a MiddlewareError, and is caught like a broker's connection error."""
-    assert {"MiddlewareError", "BrokerError"} <= {kind.__name__ for kind in DeferFailed.__mro__}
-
-
 class Cut(Middleware):
     """Cuts the consumer's connection the first time that a denied message is about to be acknowledged."""
 
@@ -171,10 +166,10 @@ def test_an_undetected_cut_loses_no_message(rabbit: Site, monkeypatch: pytest.Mo
 def test_messages_held_on_a_lost_connection_run_once(rabbit: Site, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """RabbitMQ delivers the held messages again. They keep their positions, and each of them runs once, in order."""
     monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.1)
-    limiter, limit = send_paused(rabbit, 40)
+    limiter, limit = rabbit.send_paused(40)
     with rabbit.working(threads=1) as worker:
         thread: Any = worker.consumers[rabbit.queue]
-        wait_until(lambda: thread.delay_queue.unfinished_tasks == 40, description="all messages are held")
+        rabbit.until_held(worker, 40)
         consumer = thread.consumer
         if error == "the channel":
             consumer.connection.add_callback_threadsafe(lambda: consumer.channel.basic_ack(10_000))  # an unknown tag
@@ -296,32 +291,6 @@ def test_no_message_runs_or_fails_while_the_store_is_down(site: Site, redis_base
     assert dead_letters(site.broker, site.queue) == []
 
 
-def test_a_store_that_restarts_during_a_run_loses_no_job(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """A Redis that is stopped and started between jobs, and has lost its state, delays jobs and loses none."""
-    port = free_port()
-    limiter = Limiter(f"redis://127.0.0.1:{port}/0")
-    stub.broker.add_middleware(Throttle(limiter))
-    steady = TokenBucket("steady", "5/s", burst=1)
-
-    @stub.actor(throttle=steady, max_retries=0)
-    def job(n: int) -> None:
-        stub.ran.append(n)
-
-    with contextlib.ExitStack() as stack:
-        with stub.working():
-            with redis_server(port=port):
-                for n in range(12):
-                    job.send(n)
-                stub.until_ran(2)
-            wait_until(lambda: "gave no usable answer" in caplog.text, description="the outage is logged")
-            ran = len(stub.ran)
-            assert ran < 12
-            stack.enter_context(redis_server(port=port))
-            stub.until_ran(12)
-        limiter.close()
-    assert sorted(stub.ran) == list(range(12))
-
-
 def test_an_outage_of_the_store_does_not_count_as_a_deferral(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """`max_deferrals` ignores it: a message that may be denied once runs after an outage in between."""
     monkeypatch.setattr("throttlekit.stores.breaker._PAUSE_AFTER_FAILURE", 0.03)
@@ -437,29 +406,17 @@ def test_a_second_message_with_the_same_id_runs_too(site: Site) -> None:
     assert site.ran == [1, 1]
 
 
-def send_paused(site: Site, jobs: int) -> tuple[Limiter, TokenBucket]:
-    """Send *jobs* messages of a limit that is paused."""
-    limiter, limit = Limiter(), TokenBucket("paused", "1000/s")
-    site.broker.add_middleware(Throttle(limiter))
-    job = site.actor(lambda n: site.ran.append(n), actor_name="job", throttle=limit, max_retries=0)
-    limiter.pause(limit, 600)
-    for n in range(jobs):
-        job.send(n)
-    return limiter, limit
-
-
 def test_a_flush_of_a_queue_on_redis_removes_held_messages(redis_site: Site) -> None:
     """Messages that a worker holds belong to the queue. They do not run when the limit admits again."""
     site = redis_site
-    limiter, limit = send_paused(site, 20)
+    limiter, limit = site.send_paused(20)
     with site.working() as worker:
-        queue = worker.consumers[site.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
+        site.until_held(worker, 20)
         site.broker.flush(site.queue)
         site.broker.get_actor("job").send(-1)
-        wait_until(lambda: queue.unfinished_tasks == 21, description="a new message is held")
+        site.until_held(worker, 21)
         limiter.resume(limit)
-        wait_until(lambda: queue.unfinished_tasks == 0, description="no message is held")
+        site.until_held(worker, 0)
         site.until_ran(1)
     assert site.ran == [-1]
 
@@ -470,16 +427,15 @@ def test_a_message_that_belongs_to_another_worker_is_not_started(redis_site: Sit
     They do not run twice.
     """
     site = redis_site
-    limiter, limit = send_paused(site, 20)
+    limiter, limit = site.send_paused(20)
     client, broker = site.broker.client, site.broker
     with site.working() as worker:
-        queue = worker.consumers[site.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
+        site.until_held(worker, 20)
         fetched = f"{broker.namespace}:__acks__.{broker.broker_id}.{site.queue}"
         other = f"{broker.namespace}:__acks__.another.{site.queue}"
         client.rename(fetched, other)
         limiter.resume(limit)
-        wait_until(lambda: queue.unfinished_tasks == 0, description="no message is held")
+        site.until_held(worker, 0)
         assert site.ran == []
         for id_ in client.smembers(other):  # as Dramatiq's maintenance does
             client.rpush(f"{broker.namespace}:{site.queue}", id_)
@@ -493,11 +449,10 @@ def test_a_worker_that_holds_messages_keeps_its_heartbeat(redis_site: Site) -> N
     A worker that only holds messages keeps its heartbeat: otherwise Dramatiq would give its messages to other workers.
     """
     site = redis_site
-    limiter, limit = send_paused(site, 20)
+    limiter, limit = site.send_paused(20)
     client, heartbeats = site.broker.client, f"{site.broker.namespace}:__heartbeats__"
     with site.working() as worker:
-        queue = worker.consumers[site.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
+        site.until_held(worker, 20)
         before = client.zscore(heartbeats, site.broker.broker_id)
         wait_until(
             lambda: client.zscore(heartbeats, site.broker.broker_id) > before, description="there is another heartbeat"
@@ -514,9 +469,8 @@ def test_messages_of_a_custom_broker_run_without_a_check_of_their_owner(
     """
     site = redis_site
     monkeypatch.setattr(site.broker.client, "sismember", lambda *_: 0)
-    limiter, limit = send_paused(site, 20)
+    limiter, limit = site.send_paused(20)
     with site.working() as worker:
-        queue = worker.consumers[site.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
+        site.until_held(worker, 20)
         limiter.resume(limit)
         site.until_ran(20)

@@ -241,14 +241,13 @@ def gauge(metrics: Any, name: str) -> float:
     return sum(sample.value for family in getattr(metrics, name).collect() for sample in family.samples)
 
 
-@pytest.mark.parametrize("position_name", ["first", "behind AgeLimit", "last"])
+@pytest.mark.parametrize(
+    "position", [{"before": AgeLimit}, {"after": AgeLimit}, {}], ids=["first", "behind AgeLimit", "last"]
+)
 @pytest.mark.parametrize("end", ["runs", "fails", "is dropped", "is refused"])
-def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, position_name: str, end: str) -> None:
+def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, position: dict[str, Any], end: str) -> None:
     """Prometheus is before or after Throttle: its gauge is 0 when all jobs have ended, however they ended."""
     metrics = prometheus()
-    position: dict[str, Any] = {"first": {"before": AgeLimit}, "behind AgeLimit": {"after": AgeLimit}, "last": {}}[
-        position_name
-    ]
     stub.broker.add_middleware(metrics, **position)
     options: dict[str, Any] = {
         "runs": {},
@@ -282,16 +281,15 @@ def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, position_n
     assert gauge(metrics, "inprogress_messages") == 0
 
 
-@pytest.mark.parametrize("position_name", ["first", "last"])
+@pytest.mark.parametrize("position", [{"before": AgeLimit}, {}], ids=["first", "last"])
 @pytest.mark.parametrize("end", ["runs", "fails", "is dropped"])
 def test_a_429_counts_as_a_message_and_not_as_an_error(
-    stub: Site, prometheus: Any, position_name: str, end: str
+    stub: Site, prometheus: Any, position: dict[str, Any], end: str
 ) -> None:
     """
     The number of jobs in progress is 0 when all jobs have ended. An error is counted only if the message finally fails.
     """
     metrics = prometheus()
-    position: dict[str, Any] = {"first": {"before": AgeLimit}, "last": {}}[position_name]
     stub.broker.add_middleware(metrics, **position)
     options: dict[str, Any] = {"runs": {}, "fails": {}, "is dropped": {"on_waited_too_long": "drop"}}[end]
     stub.broker.add_middleware(Throttle(Limiter(), max_wait=None if end == "runs" else 0, **options))

@@ -60,10 +60,6 @@ def count_consumers(worker: Any, site: Site) -> int:
     return len(worker.consumers[site.queue].consumer.channel.consumer_tags)
 
 
-def count_held(worker: Any, site: Site) -> int:
-    return int(worker.consumers[site.queue].delay_queue.unfinished_tasks)
-
-
 def test_messages_behind_held_messages_are_fetched(queue: Site) -> None:
     """
     A worker holds 300 messages of a paused limit. Those of another limit run, and the held ones run after the pause.
@@ -80,7 +76,7 @@ def test_messages_behind_held_messages_are_fetched(queue: Site) -> None:
         other.send(n)
     with site.working(threads=THREADS) as worker:
         site.until_ran(20)
-        wait_until(lambda: count_held(worker, site) == MANY, description="the messages of the paused limit are held")
+        site.until_held(worker, MANY)
         assert sorted(site.ran) == [*range(MANY, MANY + 20)]
         assert 2 < count_consumers(worker, site) < 40
         limiter.resume(PAUSED)
@@ -97,16 +93,12 @@ def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(queue: Site)
     While every thread is busy, a worker fetches less than three times as many messages as Dramatiq, which fetches 2 for
     each thread.
     """
-    site, limiter, go = queue, Limiter(), threading.Event()
-    site.broker.add_middleware(Throttle(limiter))
-    job = site.actor(lambda n: site.ran.append(n), actor_name="job", throttle=PAUSED, max_retries=0)
+    site, go = queue, threading.Event()
+    limiter, limit = site.send_paused(MANY)
     plain = site.actor(lambda: site.ran.append(go.wait(60)), actor_name="plain")
-    limiter.pause(PAUSED, 600)
-    for n in range(MANY):
-        job.send(n)
     with site.working(threads=THREADS) as worker:
-        wait_until(lambda: count_held(worker, site) == MANY, description="all messages are held")
-        limiter.resume(PAUSED)
+        site.until_held(worker, MANY)
+        limiter.resume(limit)
         site.until_ran(MANY)
         wait_until(lambda: count_consumers(worker, site) <= 3, description="the additional consumers are cancelled")
         for _ in range(50):
@@ -130,16 +122,12 @@ def test_messages_of_a_killed_connection_are_delivered_to_another_worker(queue: 
     The messages of a killed connection, including those of a consumer that was cancelled since, are delivered to
     another worker. Each runs once.
     """
-    site, limiter = queue, Limiter()
-    site.broker.add_middleware(Throttle(limiter))
-    job = site.actor(lambda n: site.ran.append(n), actor_name="job", throttle=PAUSED, max_retries=0)
-    limiter.pause(PAUSED, 600)
-    for n in range(MANY):
-        job.send(n)
+    site = queue
+    limiter, limit = site.send_paused(MANY)
     with working(site.broker, THREADS) as worker:
-        wait_until(lambda: count_held(worker, site) == MANY, description="all messages are held")
+        site.until_held(worker, MANY)
     assert site.ran == []
-    limiter.resume(PAUSED)
+    limiter.resume(limit)
     with site.working(threads=THREADS):
         site.until_ran(MANY)
     assert sorted(site.ran) == [*range(MANY)]

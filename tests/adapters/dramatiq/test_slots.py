@@ -143,23 +143,3 @@ def test_one_429_in_a_flood_pauses_its_key_in_the_fleet(flood_servers: Servers) 
     assert two.refused == []
     assert two.between(first_us, over_us), "the other key was stopped"
     assert (held.failures, held.left) == ([], 0)
-
-
-def test_an_endless_429_is_bounded_by_max_wait(on_redis: Servers) -> None:
-    """
-    If a partner always answers 429, five jobs end as WaitedTooLong and are dead-lettered. The jobs of the other key
-    run.
-    """
-    with DramatiqSlotting(Slots(max_wait=2.0), on_redis) as slotting:
-        slotting.partner.be_angry("one", retry_after=0.3)
-        for n in range(5):
-            slotting.call(f"a{n}", "one")
-            slotting.call(f"b{n}", "two")
-        slotting.start()
-        slotting.until_ended(5)
-        wait_until(lambda: slotting.record.llen("failures") == 5, description="five jobs have failed")
-        calls = len(slotting.partner.record_of("one").calls)
-        held = slotting.stop()
-    assert sorted(held.failures) == [f"a{n} WaitedTooLong" for n in range(5)]
-    assert held.left == 5
-    assert 5 <= calls <= 60

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pytest
 
 from support.celery.flood import CeleryFlood
+from support.celery.quiet import QUIET
 from support.faults.processes import Fleet
 from support.flood import run as floods
 from support.flood.checks import assert_bound, assert_calm, starts_of
@@ -27,12 +28,7 @@ from support.servers.flood import Servers
 from support.taskiq.flood import TaskiqFlood
 from support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 _JOBS = 80
 _BACKLOG: dict[str, Any] = {

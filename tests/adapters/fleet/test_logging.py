@@ -127,7 +127,7 @@ def _send(framework: str, folder: Path, jobs: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
-        env=_environment(folder),
+        env={**os.environ, "PYTHONPATH": _path(folder)},
         capture_output=True,
         text=True,
         timeout=600,
@@ -138,7 +138,3 @@ def _send(framework: str, folder: Path, jobs: int) -> None:
 
 def _path(folder: Path) -> str:
     return os.pathsep.join([str(folder), *(path for path in sys.path if path)])
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": _path(folder)}

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
 import pytest
 
-from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.celery.flood import CeleryFlood
+from support.celery.quiet import QUIET
 from support.flood.checks import assert_bound, starts_of
 from support.flood.run import Flood, Flooding, FloodLimit
-from support.huey.flood import HueyFlood, HueyFlooding
-from support.rq.flood import OURS, RqFlood, RqFlooding
+from support.huey.flood import HueyFlood
+from support.rq.flood import OURS, RqFlood
 from support.servers.flood import Servers, servers
-from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
+from support.taskiq.flood import TaskiqFlood
 from support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 _LIMITS = (FloodLimit("one", "60/s", 10),)
 _JOBS, _AHEAD = 60, 20
 
-FRAMEWORKS: dict[str, Callable[[Servers], Flooding]] = {
-    "celery": lambda flood_servers: CeleryFlooding(CeleryFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
-    "dramatiq": lambda flood_servers: Flooding(Flood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
-    "huey": lambda flood_servers: HueyFlooding(HueyFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
-    "rq": lambda flood_servers: RqFlooding(RqFlood(limits=_LIMITS, jobs=_JOBS, kinds=(OURS,)), flood_servers),
-    "taskiq": lambda flood_servers: TaskiqFlooding(TaskiqFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
+FLOODS: dict[str, Flood] = {
+    "celery": CeleryFlood(limits=_LIMITS, jobs=_JOBS, processes=1),
+    "dramatiq": Flood(limits=_LIMITS, jobs=_JOBS, processes=1),
+    "huey": HueyFlood(limits=_LIMITS, jobs=_JOBS, processes=1),
+    "rq": RqFlood(limits=_LIMITS, jobs=_JOBS, kinds=(OURS,)),
+    "taskiq": TaskiqFlood(limits=_LIMITS, jobs=_JOBS, processes=1),
 }
 
 
@@ -41,9 +36,9 @@ def test_workers_of_every_framework_share_one_limit() -> None:
     with ExitStack() as stack:
         shared = stack.enter_context(servers("redis"))
         fleets: dict[str, Flooding] = {}
-        for name, make in FRAMEWORKS.items():
+        for name, flood in FLOODS.items():
             broker_url = stack.enter_context(servers("redis")).broker_url
-            fleets[name] = make(Servers("redis", broker_url, shared.redis_base))
+            fleets[name] = flood.flooding(flood, Servers("redis", broker_url, shared.redis_base))
         for name, fleet in fleets.items():
             stack.enter_context(fleet).start()
             fleet.send("job", f"{name}-first")

@@ -11,16 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.celery.quiet import QUIET
 from support.others.jobs import FAULTS
 from support.others.matrix import Result, run
 from support.others.stacks import STACKS
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 _STORE = "a job whose store is unavailable is redelivered every few seconds, and is the first on its waitlist"
 _IN_TURN = "each job uses its turn on the waitlist only to be denied by its other limit"

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -16,21 +15,17 @@ import redis
 import rq
 from celery import Celery
 
+from support.celery.quiet import QUIET
 from support.dramatiq.workers import make_broker
 from support.faults.processes import Command
 from support.rq.flood import OURS, STOCK
 from support.rq.workers import rq_worker
-from support.servers.processes import patient, redis_server
+from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter
 from throttlekit_rq import ThrottledQueue
 
-pytestmark = [
-    pytest.mark.workers,
-    # Celery's client leaves sockets for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = [pytest.mark.workers, *QUIET]
 
 STEPS = 3  # as in support.jobs.workflows
 SLOTS = 2
@@ -165,19 +160,13 @@ def most_at_once(events: list[Event], lease: float) -> int:
     return max(accumulate(by for _, by in sorted(changes)))
 
 
-@pytest.fixture(scope="module")
-def base() -> Iterator[str]:
-    with redis_server() as url:
-        yield url
-
-
 @pytest.mark.parametrize("kind", SITES)
-def test_as_many_workflows_run_at_once_as_there_are_slots(base: str, kind: str) -> None:
+def test_as_many_workflows_run_at_once_as_there_are_slots(own_redis_base: str, kind: str) -> None:
     """
     Of eight workflows of three steps with two slots, at most two hold a slot at once, from their first step until they
     are done. Each step runs once, in order. The last step returns the slot, even if it fails.
     """
-    site = Site(kind, base, lease=300)
+    site = Site(kind, own_redis_base, lease=300)
     try:
         site.start(2 if kind in ("dramatiq", "celery") else 4)
         names = [f"w{n}" for n in range(6)] + ["fails0", "fails1"]
@@ -194,12 +183,12 @@ def test_as_many_workflows_run_at_once_as_there_are_slots(base: str, kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["dramatiq", "celery", OURS])
-def test_the_slot_of_a_killed_workflow_is_free_after_its_lease(base: str, kind: str) -> None:
+def test_the_slot_of_a_killed_workflow_is_free_after_its_lease(own_redis_base: str, kind: str) -> None:
     """
     The second step is killed with SIGKILL. The slot stays taken for one lease. Then the other workflows are done, and
     the maximum is never exceeded.
     """
-    site = Site(kind, base, lease=4)
+    site = Site(kind, own_redis_base, lease=4)
     try:
         site.start(2 if kind in ("dramatiq", "celery") else 4)
         for name in ("stuck0", "stuck1"):

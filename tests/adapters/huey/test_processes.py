@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,20 +9,14 @@ import pytest
 from support.flood.checks import assert_bound, starts_of
 from support.flood.run import FloodLimit
 from support.huey.flood import HueyFlood, HueyFlooding
-from support.servers.flood import Servers, servers
+from support.servers.flood import Servers
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.workers
 
 
-@pytest.fixture(scope="module")
-def flood_servers() -> Iterator[Servers]:
-    with servers("redis") as found:
-        yield found
-
-
 @pytest.mark.parametrize("how", [{}, {"worker_type": "process", "queue_sorted": True}], ids=["threads", "processes"])
-def test_kills_lose_no_waiting_job(flood_servers: Servers, how: dict[str, Any]) -> None:
+def test_kills_lose_no_waiting_job(on_redis: Servers, how: dict[str, Any]) -> None:
     """
     Every worker is killed with SIGKILL, amid the first denials and later. Each job that had not begun runs once.
 
@@ -31,7 +24,7 @@ def test_kills_lose_no_waiting_job(flood_servers: Servers, how: dict[str, Any]) 
     runs.
     """
     flood = HueyFlood(limits=(FloodLimit("one", "50/s", 10),), jobs=200, settle=12.0, **how)
-    with HueyFlooding(flood, flood_servers) as flooding:
+    with HueyFlooding(flood, on_redis) as flooding:
         flooding.send_backlog()
         for begun in (1, 12, 60):
             flooding.start()

@@ -182,10 +182,10 @@ def test_a_group_keeps_its_denied_jobs(simple_site: Site) -> None:
 
 def test_unique_applies_while_a_job_waits(rq_site: Site) -> None:
     """unique=True refuses a second job with the id of a denied one."""
+    site = rq_site
     duplicate: Any = getattr(rq.exceptions, "DuplicateJobError", None)
     if duplicate is None:
         pytest.skip(f"RQ {rq.VERSION} has no unique=")
-    site = rq_site
     enqueue_denied(site, jobs.plain, "u", job_id="only", unique=True)
     with pytest.raises(duplicate):
         site.queue.enqueue(jobs.plain, "u", throttle=HELD, job_id="only", unique=True)
@@ -195,10 +195,10 @@ def test_unique_applies_while_a_job_waits(rq_site: Site) -> None:
 
 def test_a_repeating_job_repeats_after_each_real_run(simple_site: Site) -> None:
     """A denial is not a repetition: the job runs as often as requested."""
+    site = simple_site
     repeat = getattr(rq, "Repeat", None)
     if repeat is None:
         pytest.skip(f"RQ {rq.VERSION} has no Repeat")
-    site = simple_site
     job = enqueue_denied(site, jobs.plain, "again", repeat=repeat(times=2))
     assert site.fetch(job).repeats_left == 2
     for runs in (1, 2, 3):
@@ -245,9 +245,8 @@ def test_a_denied_job_can_be_deleted(rq_site: Site) -> None:
 
 def test_a_denied_job_is_in_the_registry_of_scheduled_jobs(rq_site: Site) -> None:
     """The registry has the latest time at which the job is enqueued again: in ten minutes and ten seconds."""
-    site = rq_site
-    job = enqueue_denied(site)
-    at = site.queue.scheduled_job_registry.get_scheduled_time(job)
+    job = enqueue_denied(rq_site)
+    at = rq_site.queue.scheduled_job_registry.get_scheduled_time(job)
     assert 0 < at.timestamp() - time.time() <= 611
 
 

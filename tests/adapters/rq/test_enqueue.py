@@ -243,10 +243,9 @@ def test_limits_of_a_queue_apply_in_addition(simple_site: Site) -> None:
 
 def test_a_limit_named_twice_is_charged_once(simple_site: Site) -> None:
     """A limit that both the queue and the job name counts as one limit."""
-    site = simple_site
-    queue = ThrottledQueue("work", connection=site.connection, throttle=[jobs.LIVELY])
+    queue = ThrottledQueue("work", connection=simple_site.connection, throttle=[jobs.LIVELY])
     job = queue.enqueue(jobs.lively, throttle=[jobs.LIVELY])
-    site.work()
+    simple_site.work()
     assert job.get_status() == JobStatus.FINISHED
 
 
@@ -254,15 +253,12 @@ def test_each_account_is_counted_separately(simple_site: Site) -> None:
     """A key is computed from the job's arguments, positional or named, where it is enqueued or where it runs."""
     site = simple_site
     site.shut(jobs.KEYED, key="a")
-    held = [site.queue.enqueue(jobs.keyed, "a"), site.queue.enqueue(tenant, "a", throttle=_by_tenant("keyed"))]
+    by_tenant = TokenBucket("keyed", "1/hour", burst=1, key="{tenant}")
+    held = [site.queue.enqueue(jobs.keyed, "a"), site.queue.enqueue(tenant, "a", throttle=by_tenant)]
     site.queue.enqueue(jobs.keyed, account="b", what="b ran")
     site.work()
     assert site.noted == ["b ran"]
     assert {job.get_status() for job in held} == {JobStatus.SCHEDULED}
-
-
-def _by_tenant(name: str) -> TokenBucket:
-    return TokenBucket(name, "1/hour", burst=1, key="{tenant}")
 
 
 def test_a_callable_key_gets_the_job(stock_site: Site) -> None:

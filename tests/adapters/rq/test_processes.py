@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from support.flood.checks import assert_bound, starts_of
 from support.flood.run import FloodLimit
 from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, RqFlooding
-from support.servers.flood import Servers, servers
+from support.servers.flood import Servers
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.workers
 
 
-@pytest.fixture(scope="module")
-def flood_servers() -> Iterator[Servers]:
-    with servers("redis") as found:
-        yield found
-
-
-def once(jobs: int) -> dict[str, int]:
-    return {str(n): 1 for n in range(jobs)}
-
-
-def test_a_mixed_fleet_survives_restarts_of_schedulers(flood_servers: Servers) -> None:
+def test_a_mixed_fleet_survives_restarts_of_schedulers(on_redis: Servers) -> None:
     """
     400 jobs run on workers of throttlekit and of RQ, while a stock worker with RQ's scheduler is stopped and started
     every 2 seconds. No job runs twice. The only lost jobs are those that RQ's own worker had taken, and had not begun,
@@ -35,7 +24,7 @@ def test_a_mixed_fleet_survives_restarts_of_schedulers(flood_servers: Servers) -
     limits = (FloodLimit("one", "40/s", 40),)
     fleet = RqFlood(limits=limits, jobs=400, kinds=(OURS, OURS_SIMPLE, "rq.Worker"))
     stops = 0
-    with RqFlooding(fleet, flood_servers) as flooding:
+    with RqFlooding(fleet, on_redis) as flooding:
         for n in range(400):
             flooding.send("job", str(n))
         flooding.start()
@@ -62,7 +51,7 @@ def test_a_mixed_fleet_survives_restarts_of_schedulers(flood_servers: Servers) -
     assert len(starts_of(record)) == 400 - lost
 
 
-def test_sigkill_of_stock_workers_in_a_flood_loses_no_waiting_job(flood_servers: Servers) -> None:
+def test_sigkill_of_stock_workers_in_a_flood_loses_no_waiting_job(on_redis: Servers) -> None:
     """
     Every process is killed at once, twice. RQ decides about jobs that a worker had taken. There are at most as many as
     workers, and as many again at the end: SIGTERM can stop workers with a job that they have not begun (RQ's issue
@@ -70,7 +59,7 @@ def test_sigkill_of_stock_workers_in_a_flood_loses_no_waiting_job(flood_servers:
     """
     limits = (FloodLimit("one", "40/s", 10),)
     flood = RqFlood(limits=limits, jobs=120, kinds=(STOCK, STOCK), kills=(1.0, 2.2), give_up=8.0, settle=1.0)
-    with RqFlooding(flood, flood_servers) as flooding:
+    with RqFlooding(flood, on_redis) as flooding:
         for n in range(120):
             flooding.send("job", str(n))
         flooding.start()

@@ -5,6 +5,7 @@ running.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -100,8 +101,6 @@ def test_a_job_at_the_end_of_its_queue_keeps_its_slot(stock_site: Site) -> None:
 
 def test_a_job_that_the_user_schedules_needs_a_slot(throttled_site: Site) -> None:
     """Workers of throttlekit enqueue it as RQ's scheduler would."""
-    from datetime import timedelta
-
     site = throttled_site
     other = ThrottledQueue("other", connection=site.connection)
     other.enqueue(jobs.plain, "other", rate_limit=ONE, job_id="other")

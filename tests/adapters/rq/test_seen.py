@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,32 +16,32 @@ from throttlekit.fleet.activity import Activity
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.waiting_job import look_up
-from throttlekit.stores.redis import RedisStore as RedisStore
+from throttlekit.stores.redis import RedisStore
 from throttlekit_rq import ThrottledSimpleWorker
 
 pytestmark = QUIET
 
 
 @pytest.fixture
-def store(stock_site: Site) -> contextlib.closing[RedisStore]:
-    return contextlib.closing(RedisStore(stock_site.url))
+def store(stock_site: Site) -> Iterator[RedisStore]:
+    with contextlib.closing(RedisStore(stock_site.url)) as store:
+        yield store
 
 
-def test_decisions_of_a_work_horse_are_reported(stock_site: Site, store: contextlib.closing[RedisStore]) -> None:
+def test_decisions_of_a_work_horse_are_reported(stock_site: Site, store: RedisStore) -> None:
     """The grant of a work-horse is counted, and the reason why a denied job waits is known."""
     stock_site.queue.enqueue(jobs.plain, "x", throttle=[jobs.HOURLY])
     stock_site.work()
     held = stock_site.queue.enqueue(jobs.plain, "y", throttle=[jobs.HOURLY])
     stock_site.work()
-    with store as opened:
-        (limit,) = look(opened).limits
-        assert limit.limit.name == jobs.HOURLY.name
-        assert (limit.minute.allowed, limit.minute.denials) == (1, 1)
-        _, job, key, *_ = look_up(opened, held.id)
-        assert job is not None
-        assert key is not None
-        assert (job.deferrals, key.limit.name) == (1, jobs.HOURLY.name)
-        assert look(opened).processes == (), "a process that ends at once is not listed"
+    (limit,) = look(store).limits
+    assert limit.limit.name == jobs.HOURLY.name
+    assert (limit.minute.allowed, limit.minute.denials) == (1, 1)
+    _, job, key, *_ = look_up(store, held.id)
+    assert job is not None
+    assert key is not None
+    assert (job.deferrals, key.limit.name) == (1, jobs.HOURLY.name)
+    assert look(store).processes == (), "a process that ends at once is not listed"
 
 
 def test_settled_units_and_429s_of_a_body_are_reported(rq_site: Site) -> None:
@@ -68,9 +69,7 @@ def _check_reports(site: Site) -> None:
         wait_until(lambda: reported() == (10, 1), description="the settled units and the 429 are reported")
 
 
-def test_a_worker_that_runs_jobs_itself_reports_them_as_it_ends(
-    stock_site: Site, store: contextlib.closing[RedisStore]
-) -> None:
+def test_a_worker_that_runs_jobs_itself_reports_them_as_it_ends(stock_site: Site, store: RedisStore) -> None:
     """
     A worker that runs jobs itself does not report after each of them, as a work-horse does: that would cost one more
     round trip for each job.
@@ -80,8 +79,7 @@ def test_a_worker_that_runs_jobs_itself_reports_them_as_it_ends(
     before = _reports(stock_site)
     stock_site.work(worker=ThrottledSimpleWorker(["work"], connection=stock_site.connection))
     assert _reports(stock_site) - before <= 4, "the last report and one in between, of two scripts each"
-    with store as opened:
-        assert [each.minute.allowed for each in look(opened).limits] == [5]
+    assert [each.minute.allowed for each in look(store).limits] == [5]
 
 
 def _reports(site: Site) -> int:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 import rq
 from rq.job import JobStatus
 
 from support.flood.checks import assert_calm
+from support.flood.slot_record import LONG_LEASE
 from support.rq import jobs
 from support.rq.flood import OURS, OURS_SIMPLE, STOCK
 from support.rq.helpers import QUIET, Site
@@ -29,12 +29,6 @@ SPAWNS = [int(part) for part in rq.VERSION.split(".")[:2]] >= [2, 6]
 OURS_SPAWN = "throttlekit_rq.ThrottledSpawnWorker"
 SPAWN = pytest.param(OURS_SPAWN, marks=pytest.mark.skipif(not SPAWNS, reason="RQ's SpawnWorker does not work here"))
 HELD = [jobs.SLOT]
-
-
-@pytest.fixture(scope="module")
-def base() -> Iterator[str]:
-    with redis_server() as url:
-        yield url
 
 
 def starts(slotting: RqSlotting, *names: str) -> bool:
@@ -102,11 +96,11 @@ def test_a_job_that_never_begins_returns_its_slot(throttled_site: Site, monkeypa
     ids=["ours-simple", "ours-simple-costs", "ours", "stock-and-ours", "stock-and-ours-costs", "no-scheduler"],
 )
 def test_never_more_at_once_than_there_are_slots(
-    base: str, kinds: tuple[str, ...], amount: int, count: int, seconds: float, costs: tuple[str, ...]
+    own_redis_base: str, kinds: tuple[str, ...], amount: int, count: int, seconds: float, costs: tuple[str, ...]
 ) -> None:
     """The jobs' own records show no more at once than there are slots. Each job runs once, and no message is left."""
     jobs = [f"{n}{costs[n % len(costs)]}" for n in range(count)]
-    with RqSlotting(Slots(amount=amount, kinds=kinds), base) as slotting:
+    with RqSlotting(Slots(amount=amount, kinds=kinds), own_redis_base) as slotting:
         for job in jobs:
             slotting.work(job, seconds)
         slotting.start()
@@ -120,10 +114,10 @@ def test_never_more_at_once_than_there_are_slots(
 
 
 @pytest.mark.workers
-def test_bodies_that_outlast_their_lease_never_exceed_the_amount(base: str) -> None:
+def test_bodies_that_outlast_their_lease_never_exceed_the_amount(own_redis_base: str) -> None:
     """Plain and async bodies run for twice the lease in any process, and the lease is renewed."""
     slots = Slots(amount=4, lease=4, kinds=(OURS, OURS_SIMPLE, OURS_SPAWN if SPAWNS else OURS, "rq.Worker"))
-    with RqSlotting(slots, base) as slotting:
+    with RqSlotting(slots, own_redis_base) as slotting:
         slotting.start()
         for n in range(4):
             slotting.work(n, 9.0, function="work_async" if n % 2 else "work")
@@ -138,9 +132,9 @@ def test_bodies_that_outlast_their_lease_never_exceed_the_amount(base: str) -> N
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", [OURS, SPAWN])
-def test_the_worker_returns_the_slot_of_a_killed_work_horse(base: str, kind: str) -> None:
+def test_the_worker_returns_the_slot_of_a_killed_work_horse(own_redis_base: str, kind: str) -> None:
     """The slot is returned at once, long before the lease is over."""
-    with RqSlotting(Slots(amount=1, lease=600, kinds=(kind, OURS_SIMPLE)), base) as slotting:
+    with RqSlotting(Slots(amount=1, lease=LONG_LEASE, kinds=(kind, OURS_SIMPLE)), own_redis_base) as slotting:
         slotting.start(kind)
         killed = slotting.work("killed", 600)
         wait_until(lambda: starts(slotting, "killed"), description="the job runs")
@@ -153,9 +147,9 @@ def test_the_worker_returns_the_slot_of_a_killed_work_horse(base: str, kind: str
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", [OURS, OURS_SIMPLE, SPAWN, "rq.Worker", "rq.SimpleWorker"])
-def test_a_time_limit_returns_the_slot(base: str, kind: str) -> None:
+def test_a_time_limit_returns_the_slot(own_redis_base: str, kind: str) -> None:
     """The slot is returned at once, in every kind of worker."""
-    with RqSlotting(Slots(amount=1, lease=600, kinds=(kind,)), base) as slotting:
+    with RqSlotting(Slots(amount=1, lease=LONG_LEASE, kinds=(kind,)), own_redis_base) as slotting:
         slotting.start()
         killed = slotting.work("killed", 600, job_timeout=2)
         wait_until(lambda: killed.get_status(refresh=True) == JobStatus.FAILED, description="the job has ended")
@@ -164,9 +158,9 @@ def test_a_time_limit_returns_the_slot(base: str, kind: str) -> None:
 
 
 @pytest.mark.workers
-def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(base: str) -> None:
+def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(own_redis_base: str) -> None:
     """The work-horse continues, and renews its lease itself."""
-    with RqSlotting(Slots(amount=1, lease=4), base) as slotting:
+    with RqSlotting(Slots(amount=1, lease=4), own_redis_base) as slotting:
         fleet = slotting.start(OURS)
         slotting.work("orphan", 9.0)
         wait_until(lambda: starts(slotting, "orphan"), description="the job runs")
@@ -179,12 +173,12 @@ def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(base: 
 
 
 @pytest.mark.workers
-def test_an_outage_longer_than_the_lease_loses_slots_and_no_job(base: str) -> None:
+def test_an_outage_longer_than_the_lease_loses_slots_and_no_job(own_redis_base: str) -> None:
     """
     A running body can detect that its slot may be lost. When the store is available again, all other jobs run, each
     once.
     """
-    with redis_server() as store, RqSlotting(Slots(amount=2, lease=2), base, store) as slotting:
+    with redis_server() as store, RqSlotting(Slots(amount=2, lease=2), own_redis_base, store) as slotting:
         slotting.start(*[OURS_SIMPLE] * 3)
         for n in range(2):
             slotting.work(f"long-{n}", 6.0)

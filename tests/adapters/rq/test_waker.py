@@ -101,10 +101,9 @@ def test_the_waker_enqueues_denied_jobs_in_order(stock_site: Site, start: Start,
 
 def test_a_queue_that_is_created_later_is_found(stock_site: Site, start: Start, redis_url: str) -> None:
     """Without `--queue` the waker serves all existing queues."""
-    site = stock_site
     with contextlib.closing(Command(rq_waker(redis_url), {"THROTTLEKIT_URL": redis_url})) as waker:
         wait_until(lambda: "no queue yet" in waker.log(), description="the waker runs")
-        site.queue.enqueue(jobs.plain)
+        stock_site.queue.enqueue(jobs.plain)
         wait_until(lambda: "wake: work" in waker.log(), description="the waker has found the queue")
 
 

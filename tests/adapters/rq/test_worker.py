@@ -123,10 +123,9 @@ def test_maintenance_still_runs(throttled_site: Site) -> None:
 
 def test_a_throttled_worker_starts_no_scheduler(throttled_site: Site) -> None:
     """A pool passes with_scheduler=True. A worker of throttlekit promotes due jobs itself, and holds no lock."""
-    site = throttled_site
-    worker = site.work(with_scheduler=True)
+    worker = throttled_site.work(with_scheduler=True)
     assert worker.scheduler is None
-    assert not site.connection.exists("rq:scheduler-lock:work")
+    assert not throttled_site.connection.exists("rq:scheduler-lock:work")
 
 
 # Scheduled jobs

@@ -68,7 +68,6 @@ def _make_app(config: Mapping[str, Any]) -> Celery:
     app.task(
         call_partner, name="auto_ask", throttle=limits, autoretry_for=(Exception,), max_retries=0, retry_backoff=False
     )
-    app.task(call_partner, name="hasty_ask", throttle=limits, throttle_max_wait=1)
     app.task(call_partner, name="free_ask")
 
     @app.task(name="slow_ask", throttle=limits)

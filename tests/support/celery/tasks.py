@@ -212,10 +212,6 @@ def _make_app(config: Mapping[str, Any]) -> Celery:
     def bad_key(text: str) -> None:
         note("bad_key", text)
 
-    @app.task(name="hasty", throttle=throttle, throttle_max_wait=0)
-    def hasty() -> None:
-        note("hasty", 1)
-
     return app
 
 

@@ -12,6 +12,8 @@ from dramatiq.message import Message
 
 from support.servers.stores import DenyBefore, Recording
 from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
+from throttlekit_dramatiq import Throttle
 
 __all__ = ["DenyBefore", "Recording", "Site", "dead_letters", "left_over", "working"]
 
@@ -41,6 +43,23 @@ class Site:
             yield worker
             wait_until(lambda: self.idle(worker), description="the worker holds no message")
         assert left_over(self.broker, self.queue) == 0, "messages are left that the test did not wait for"
+
+    def held(self, worker: dramatiq.Worker) -> int:
+        """Return how many messages *worker* holds, which is how many `Worker.join` waits for."""
+        return int(worker.consumers[self.queue].delay_queue.unfinished_tasks)
+
+    def until_held(self, worker: dramatiq.Worker, count: int) -> None:
+        wait_until(lambda: self.held(worker) == count, description=f"the worker holds {count} messages")
+
+    def send_paused(self, jobs: int) -> tuple[Limiter, TokenBucket]:
+        """Send *jobs* messages of a limit that is paused. Return the limiter and the limit."""
+        limiter, limit = Limiter(), TokenBucket("paused", "1000/s")
+        self.broker.add_middleware(Throttle(limiter))
+        job = self.actor(lambda n: self.ran.append(n), actor_name="job", throttle=limit, max_retries=0)
+        limiter.pause(limit, 600)
+        for n in range(jobs):
+            job.send(n)
+        return limiter, limit
 
     def idle(self, worker: dramatiq.Worker) -> bool:
         held = worker.work_queue.unfinished_tasks + sum(

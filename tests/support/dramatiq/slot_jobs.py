@@ -37,7 +37,7 @@ broker.add_middleware(NoFailures())
 _throttle: dict[str, dict[str, Any]] = {"work": {}, "call": {}}
 _native: Any = None
 if _slots.mode == "throttlekit":
-    broker.add_middleware(Throttle(Limiter(_config["store_url"]), max_wait=_slots.max_wait))
+    broker.add_middleware(Throttle(Limiter(_config["store_url"])))
     _throttle = {"work": {"throttle": _slots.slots}, "call": {"throttle": _slots.partner}}
 elif _slots.mode == "native":
     logging.getLogger("dramatiq.middleware.retries.Retries").setLevel(logging.ERROR)

@@ -21,8 +21,10 @@ from support.partner.angry import AngryPartner
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, RateLimited, TokenBucket, current
 
-__all__ = ["Event", "Happened", "SlotRecord", "Slots", "Slotting", "most_at_once", "settings", "slots_of"]
+__all__ = ["LONG_LEASE", "Event", "Happened", "SlotRecord", "Slots", "Slotting", "most_at_once", "settings", "slots_of"]
 
+LONG_LEASE = 600
+"""Longer than any test waits: a job that has to wait for the end of this lease fails the test."""
 _RUNS = itertools.count(1)
 _NOTE = """
     local time = redis.call('TIME')
@@ -61,7 +63,6 @@ class Slots:
     rate: str = "50/s"
     burst: int = 50
     body: float = 0.02
-    max_wait: float | None = None
     mode: Literal["throttlekit", "native", "none"] = "throttlekit"
     processes: int = 2
     threads: int = 8
