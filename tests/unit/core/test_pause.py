@@ -47,7 +47,7 @@ RATES: list[Limit] = [
     FixedWindow("fixed", "60/minute"),
     SlidingWindow("sliding", "60/minute"),
     SlidingLog("log", "60/minute"),
-    SlidingLog("long-log", "600/minute"),
+    SlidingLog("long-log", "200/minute"),
 ]
 every_rate = pytest.mark.parametrize("limit", RATES, ids=lambda limit: limit.name)
 every_limit = pytest.mark.parametrize("limit", [*RATES, Concurrency("slots", 3)], ids=lambda limit: limit.name)
