@@ -50,7 +50,7 @@ class Decision:
             the limit of the job's tier.
         key: The key under which the binding limit counted the job; "" if the limit has no keys.
         cost: The units that the job takes of the binding limit.
-        remaining: The whole units of the binding limit that are left now.
+        remaining: The whole units of the binding limit that are left now; 0 in a decision that no store made.
         retry_after: The estimated time until this request passes, after all jobs ahead of it; 0 when allowed.
         delay: The time to wait before the next request; 0 when allowed. It differs between waiting jobs.
         reset_after: The time until the binding limit is full again, or its next window begins.
@@ -75,10 +75,10 @@ class Decision:
     limit: Limit
     key: str
     cost: int
-    remaining: int
-    retry_after: float
-    delay: float
-    reset_after: float
+    remaining: int = 0
+    retry_after: float = 0.0
+    delay: float = 0.0
+    reset_after: float = 0.0
     reason: DecisionReason
     charged: tuple[Charged, ...] = ()
     position: int | None = None

@@ -77,10 +77,8 @@ def decide_without_store(
         limit=first.limit,
         key=first.key,
         cost=first.cost,
-        remaining=0,
         retry_after=delay,
         delay=delay,
-        reset_after=0.0,
         reason="store unavailable",
     )
     if "closed" in policies:

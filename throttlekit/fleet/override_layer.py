@@ -106,10 +106,6 @@ class OverrideLayer:
                     limit=claim.limit,
                     key=claim.key,
                     cost=claim.cost,
-                    remaining=0,
-                    retry_after=0.0,
-                    delay=0.0,
-                    reset_after=0.0,
                     reason="store unavailable",
                 )
         if not one.allowed:
