@@ -60,7 +60,7 @@ for i, c in ipairs(claims) do
   find(c)
   local why, changed = ARGV[at], false
   if why == 'fall' then changed = apply_refusal(c.list, x, y, z)
-  elseif why == 'remaining' then changed = apply_remaining(c.list, x, y, c.algorithm.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
+  elseif why == 'remaining' then changed = apply_remaining(c.list, x, y, c.algorithm.there(c) + ceil(y * 1000 / max(1, c.mark)))
   elseif c.algorithm.drop(c, x) then c.algorithm.keep(c) end
   if changed then c.list.renewed = 0 end
   wake_claim(c)

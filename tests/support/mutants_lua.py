@@ -275,7 +275,8 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     ],
     "wait_slow.lua": [
         ("if why == 'fall' then", "if why ~= 'fall' then"),
-        ("c.algorithm.there(c) + math.floor", "math.floor"),
+        ("c.algorithm.there(c) + ceil", "ceil"),
+        ("ceil(y * 1000 / max", "math.floor(y * 1000 / max"),
         ("  rewrite_if_stale(c)\n", ""),
         ("return slow_last(slow) > now and slow.tat or 0", "return slow.tat"),
         ("if granted and slow.back > now and granted < slow.fell", "if granted and granted < slow.fell"),

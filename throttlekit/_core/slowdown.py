@@ -293,7 +293,7 @@ def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us:
     lower rate. A report about a later window replaces the current report.
 
     Args:
-        ours: The number of units that the limit itself would admit until the reset.
+        ours: The most units that the limit itself would admit until the reset.
     """
     until_us = now_us + answer.reset_us
     known = slow if slow is not None and slow.reported_until_us > now_us else None
@@ -329,7 +329,7 @@ def apply_feedback(
     if isinstance(why, Refusal):
         return apply_refusal(slow, why, pause.until_us, now_us)
     there = algorithm.there(algorithm.read(taken, now_us, pause.emptied_us)[2], now_us)
-    return apply_remaining(slow, why, there + math.floor(why.reset_us / (max(1, algorithm.mark) / 1000)), now_us)
+    return apply_remaining(slow, why, there + -(-why.reset_us * 1000 // max(1, algorithm.mark)), now_us)
 
 
 def _cubic(top: int, since_us: int, span_us: int) -> int:

@@ -135,6 +135,16 @@ def test_remaining_zero_denies_until_the_reset() -> None:
     assert downstream.is_granted()
 
 
+def test_remaining_zero_applies_to_a_limit_whose_next_unit_is_sooner() -> None:
+    """A part of the next unit may have passed: then the limit would grant one before a reset that is less than one."""
+    downstream = Downstream(TokenBucket("x", "1/2s", burst=1))
+    assert downstream.is_granted()
+    downstream.now_us += 1_500_000
+    downstream.report_remaining(0, S)
+    assert downstream.grants_in(S, 10_000) == 0
+    assert downstream.is_granted()
+
+
 def test_report_only_ever_slows_the_limit_down() -> None:
     """A report that would allow a higher rate than the limit or an earlier report of the same window has no effect."""
     slow = apply_remaining(None, Remaining(100, 10 * S), 100, NOW_US)
