@@ -41,8 +41,8 @@ _TITLES = [
     "out of order",
 ]
 _NOTES = """\
-* Asks: scripts that the limits' store ran, decisions and looks. Denials: how many of them were no grant, looks included,
-  of a job that the burst did not let through at once.
+* Asks: scripts that the limits' store ran, decisions and looks. Denials: how many of them were no grant, of a job that
+  the burst did not let through at once.
 * Bound: how far the worst window of grants exceeds `burst + window × rate`, as time by the store's clock; <= 0 holds.
 * Out of order: the share of pairs of jobs that started in the wrong order; 50 % is chance.
 * Drained: until the last job was done. Head: every job had its place in line, then the stated seconds at most; the use
