@@ -100,12 +100,12 @@ class HeldTasks:
     # Called in the worker's own thread
 
     def hold(self, held: HeldTask, delay: float) -> None:
-        """Hold *held*, which was denied and passed to the waker. `inspect scheduled` shows its ETA, in *delay* s."""
+        """Hold *held*, which was denied and passed to the waker, and whose turn is in about *delay* seconds."""
         with self._lock:
             if held in self._woken:
                 return  # it was woken in the meantime, and starts soon
             self._add(held, State.HELD)
-        held.request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
+        _set_eta(held, delay)
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(held.request)
         if self._next_check is None:
@@ -124,6 +124,7 @@ class HeldTasks:
         with self._lock:
             self._woken.discard(held)
             self._add(held, State.HELD)
+        _set_eta(held, delay)
         self.waker.hold(held.id, held, round(delay * 1_000_000))
 
     def on_arrival(self, held: HeldTask) -> None:
@@ -244,3 +245,8 @@ class HeldTasks:
             return
         held.separate_id = f"{held.id}:{uuid4().hex}"
         self._start(held.id, held)
+
+
+def _set_eta(held: HeldTask, delay: float) -> None:
+    """Let `inspect scheduled` show *held* with an ETA in *delay* seconds."""
+    held.request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)

@@ -70,6 +70,19 @@ def test_a_429_is_no_failure_and_no_retry(make_slots: Any, task: str) -> None:
     assert record.counts()["failures"] == 0
 
 
+def test_a_task_that_waits_after_a_429_is_listed_as_scheduled(make_slots: Any) -> None:
+    """`inspect scheduled` lists it with the end of the pause, also if it was never denied."""
+    site, record = make_slots()
+    record.partner.be_angry("one", 1, retry_after=8)
+    site.start()
+    result = site.send("ask", "one", "it")
+    wait_until(lambda: record.partner.record_of("one").calls, description="the partner was called")
+    wait_until(lambda: site.held(), description="the worker holds the task")
+    (held,) = site.held()
+    assert held["request"]["id"] == result.id
+    assert held["eta"] is not None
+
+
 def test_a_429_is_not_seen_by_chains_and_chords(make_slots: Any) -> None:
     """Chains and chords wait for the result of the last run. No errback is called."""
     site, record = make_slots()
