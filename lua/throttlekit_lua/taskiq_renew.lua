@@ -8,7 +8,7 @@
   ARGV[2+i] message i: its id
 
   Returns  the ids of the messages that this worker still has. The other messages belong to another worker now, or were
-           acknowledged, and are not changed.
+           acknowledged or deleted, and are not changed.
 
   Writes   KEYS[1]: in the group's pending list, the delivery time of these messages is now.
 ]]
@@ -17,8 +17,8 @@ for i = 1, #ARGV - 2 do
   local id = ARGV[2 + i]
   local held = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, '1')[1]
   if held and held[2] == ARGV[2] then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], '0', id, 'JUSTID')
-    ours[#ours + 1] = id
+    -- From Redis 7 on, XCLAIM does not return a message that was deleted from the stream.
+    ours[#ours + 1] = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], '0', id, 'JUSTID')[1]
   end
 end
 return ours

@@ -246,8 +246,8 @@ def test_a_message_that_another_worker_has_claimed_is_left_to_it(fleet: Any, on_
 
 def test_a_stream_shows_the_owner_of_a_message(redis_url: str, limiter: Limiter) -> None:
     """
-    A message that its worker renews stays that worker's. One that was claimed by another, or acknowledged elsewhere,
-    does not.
+    A message that its worker renews stays that worker's. One that was claimed by another, acknowledged elsewhere, or
+    deleted from the stream does not.
     """
     asyncio.run(_check_owner(redis_url, limiter))
 
@@ -256,7 +256,8 @@ async def _check_owner(redis_url: str, limiter: Limiter) -> None:
     broker: Any = make_broker("stream", redis_url, None, "whose", idle_timeout=60_000)
     broker.add_middlewares(throttle := Throttle(limiter))
     await broker.startup()
-    await broker.task("any")(_declared_task("any")).kiq()
+    task = broker.task("any")(_declared_task("any"))
+    await task.kiq()
     stream = broker.listen()
     message = (await anext(stream)).data
     async with AsyncRedis.from_url(redis_url) as client:
@@ -277,6 +278,11 @@ async def _check_owner(redis_url: str, limiter: Limiter) -> None:
         await claimed_by(broker.consumer_name)
         assert await is_ours()
         await message.confirm()
+        assert not await is_ours()
+        await task.kiq()
+        message = (await anext(stream)).data
+        assert await is_ours()
+        await client.xtrim("whose", maxlen=0, approximate=False)
         assert not await is_ours()
     await stream.aclose()
     await broker.shutdown()
