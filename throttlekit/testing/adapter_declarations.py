@@ -48,7 +48,7 @@ class DeclarationConformance(OnSite):
                 assert _raises(partial(bench.send, "free", **options)), options
 
     def test_a_limit_that_cannot_be_worked_out_fails_the_job(self) -> None:
-        """If the key function raises, the job fails once, with `ConfigurationError`: no run, no retry, no charge."""
+        """If the key function raises, the job fails with `ConfigurationError`: no run, no charge."""
         with self.bench() as bench:
             sent = bench.send("faulty")
             assert bench.end(sent).error == "ConfigurationError"
