@@ -161,7 +161,7 @@ class Limiter(Wired):
             limit: The limit of *decision* to correct. Default: its only limit, or those whose cost is a callable.
 
         Returns:
-            *decision*, with *actual* as its cost.
+            *decision*, with *actual* in `charged`, and as its `cost` if its binding limit was corrected.
 
         Raises:
             ConfigurationError: The decision was not allowed, *actual* is not a number of units, the limit is not one of
@@ -187,8 +187,8 @@ class Limiter(Wired):
             if not each.holder:
                 try:
                     self._wiring.stores.settle(decision, 0, each.limit)
-                except StoreUnavailable:
-                    return
+                except StoreUnavailable:  # the other limits may be in a store that answers
+                    continue
 
     def release(self, decision: Decision) -> None:
         """
@@ -376,7 +376,9 @@ class Limiter(Wired):
             raise ConfigurationError(
                 "name the limit that the response speaks of: limiter.apply_response(response, partner)"
             )
-        apply_response(self, response, {unit: self._each_tier(each, job, key) for unit, each in named.items()})
+        no_keys = all(each.key is None for each in named.values())  # then a key is an error
+        keys = {unit: key if no_keys or each.key is not None else None for unit, each in named.items()}
+        apply_response(self, response, {unit: self._each_tier(each, job, keys[unit]) for unit, each in named.items()})
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
@@ -413,7 +415,8 @@ class Limiter(Wired):
     def close(self) -> None:
         """
         Close the connections, drop prefetched units, and end the threads. The next call opens them again. Slots that
-        are not released yet are retried once; otherwise they are free when their leases end.
+        are not released yet are retried once; otherwise they are free when their leases end. Leases of bodies that
+        still run are renewed until the bodies end.
         """
         self._wiring.stores.returns.close()
         if self.fleet is not None:

@@ -121,7 +121,8 @@ class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
         calls, limiter = self._calls, self._limiter
         needed, granted = calls.for_request(request), None
         if needed.limits:
-            granted = await limiter.wait(*needed.limits, key=needed.key, cost=needed.cost, timeout=calls.timeout)
+            key = needed.key_of(*needed.limits)
+            granted = await limiter.wait(*needed.limits, key=key, cost=needed.cost, timeout=calls.timeout)
         try:
             response = await self._inner.handle_async_request(request)
         except _NEVER_SENT:
@@ -133,12 +134,14 @@ class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
             await response.aclose()
             if not calls.in_job(needed):
                 with suppress(StoreUnavailable):
-                    await limiter.pause(calls.limits[0], denial.retry_after, key=needed.key, refused=True)
+                    key = needed.key_of(calls.limits[0])
+                    await limiter.pause(calls.limits[0], denial.retry_after, key=key, refused=True)
             raise denial
         if calls.in_job(needed):
             await asyncio.to_thread(calls.apply_in_job, needed, response)
         else:
-            await limiter.apply_response(response, calls.limits[0], **calls.tokens, key=needed.key)
+            key = needed.key_of(*calls.limits_of_responses)
+            await limiter.apply_response(response, calls.limits[0], **calls.tokens, key=key)
         return response
 
     async def aclose(self) -> None:

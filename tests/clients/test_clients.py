@@ -168,6 +168,28 @@ def test_keys_and_costs_can_be_computed_from_the_request(client: Any, limiter: R
     assert [_remaining(limiter, ACCOUNT, key=key) for key in ("seven", "eight")] == [1, 3]
 
 
+def test_a_key_is_for_the_limits_that_have_one(client: Any, limiter: Recording, partner: Partner) -> None:
+    """The first limit needs no key, also when a response is applied to it, or pauses it; nor do limits of tokens."""
+    partner.answers.extend([(200, SPENT), (429, {"Retry-After": "7"})])
+    with client(limiter, PARTNER, ACCOUNT, key="seven") as get:
+        assert get(partner.url) == 200
+        with pytest.raises(RateLimited):
+            get(partner.url)
+    assert (_remaining(limiter, ACCOUNT, key="seven"), len(limiter.slowed)) == (1, 1)
+    assert (limiter.peek(PARTNER).reason, limiter.paused) == ("paused", [7.0])
+    with client(limiter, TokenBucket("other", "1/day"), tokens=ACCOUNT, key="seven") as get:
+        assert get(partner.url) == 200
+
+
+def test_a_key_is_for_those_of_a_jobs_other_limits_that_have_one(
+    client: Any, limiter: Recording, partner: Partner
+) -> None:
+    """A job that was charged for the limit with a key waits for the other one without it."""
+    with _job(limiter, ACCOUNT), client(limiter, PARTNER, ACCOUNT, key=7) as get:
+        assert get(partner.url) == 200
+    assert (_remaining(limiter, PARTNER), _remaining(limiter, ACCOUNT, key=7)) == (4, 2)
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "seconds"),
     [

@@ -36,13 +36,18 @@ class CallLimits(NamedTuple):
     Attributes:
         running: The job that makes the request.
         limits: The limits to wait for. Limits under which the job was charged already are left out.
-        key, cost: The key and the cost for *limits*.
+        key: The key of the request, for those limits that have one; see `key_of`.
+        cost: The cost for *limits*.
     """
 
     running: Running
     limits: tuple[Limit, ...]
     key: str | int | None
     cost: int | None
+
+    def key_of(self, *limits: Limit | None) -> str | int | None:
+        """Return the key for a call about *limits*; None if none of them has a key."""
+        return self.key if any(each is not None and each.key is not None for each in limits) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +77,7 @@ class Calls:
     def __post_init__(self) -> None:
         if not self.limits:
             raise ConfigurationError("a client needs at least one limit: name one")
-        tokens = self.tokens
-        for each in (*self.limits, tokens["tokens"], tokens["input_tokens"], tokens["output_tokens"]):
+        for each in (*self.limits, *self.limits_of_responses):
             if each is not None and not isinstance(each, Limit):
                 raise ConfigurationError(f"a client takes limits, not {each!r}")
             if isinstance(each, Concurrency):
@@ -81,6 +85,11 @@ class Calls:
                     f"limit {each.name!r} grants slots, which a client cannot hold until a response is read: "
                     "write `with limiter.hold(slots):` around the call"
                 )
+
+    @property
+    def limits_of_responses(self) -> tuple[Limit | None, ...]:
+        """The limits to which responses are applied."""
+        return self.limits[0], self.tokens["tokens"], self.tokens["input_tokens"], self.tokens["output_tokens"]
 
     def for_request(self, request: object) -> CallLimits:
         """Return the limits for which *request* waits, given the job that runs in this thread or task."""
@@ -98,20 +107,21 @@ class Calls:
         """Wait for the limits of *needed*. Return the grant, or None if the job was charged under all of them."""
         if not needed.limits:
             return None
-        return limiter.wait(*needed.limits, key=needed.key, cost=needed.cost, timeout=self.timeout)
+        return limiter.wait(*needed.limits, key=needed.key_of(*needed.limits), cost=needed.cost, timeout=self.timeout)
 
     def handle_refusal(self, limiter: Limiter, needed: CallLimits, denial: RateLimited) -> None:
         """Pause the fleet after the partner denied a request outside a job. In a job, the raised error does that."""
         if not self.in_job(needed):
             with suppress(StoreUnavailable):
-                limiter.pause(self.limits[0], denial.retry_after, key=needed.key, refused=True)
+                limiter.pause(self.limits[0], denial.retry_after, key=needed.key_of(self.limits[0]), refused=True)
 
     def apply_response(self, limiter: Limiter, needed: CallLimits, response: object) -> None:
         """Apply the rate-limit headers of *response*."""
         if self.in_job(needed):
             self.apply_in_job(needed, response)
         else:
-            limiter.apply_response(response, self.limits[0], **self.tokens, key=needed.key)
+            key = needed.key_of(*self.limits_of_responses)
+            limiter.apply_response(response, self.limits[0], **self.tokens, key=key)
 
     def apply_in_job(self, needed: CallLimits, response: object) -> None:
         """Apply the rate-limit headers of *response* to the job's own limits."""

@@ -246,3 +246,16 @@ def test_cancel_raises_nothing_while_the_store_is_unavailable() -> None:
     made = Limiter(store)
     made.cancel(made.acquire(API))
     assert Limiter(store).peek(API).remaining == 9
+
+
+def test_cancel_returns_the_units_of_a_store_that_answers() -> None:
+    """If one of several stores is unavailable, the units in the others are returned."""
+
+    class Failing(MemoryStore):
+        def settle(self, corrections: Any, now_us: int | None = None) -> None:
+            raise StoreUnavailable("failed")
+
+    other = TokenBucket("other", "10/s")
+    made = Limiter(Failing(clock_us=FakeClock()), stores={"other": MemoryStore(clock_us=FakeClock())})
+    made.cancel(made.acquire(API, other))
+    assert (made.peek(API).remaining, made.peek(other).remaining) == (9, 10)
