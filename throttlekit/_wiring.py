@@ -64,8 +64,8 @@ class Wiring:
     peek_all: Callable[[Sequence[Call]], list[Decision | Exception]]
 
 
-def _call(_: str, wake: Callable[[], None]) -> None:
-    wake()
+def _call(_: str, wake: Callable[[], object]) -> object:
+    return wake()
 
 
 class Wired:
@@ -81,11 +81,11 @@ class Wired:
         hooks = plugin_manager(plugins)
         made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
         made = with_groups(made, stores, hooks)
-        counted = Stores(CircuitBreaker(made), MemoryStore())
+        counted = Stores(CircuitBreaker(made), MemoryStore.beside(made))
         self.events = EventDispatcher(hooks)
         self.threads = Threads()
         self.fleet: Fleet | None = None
-        self._waker: Waker[Callable[[], None]] | None = None
+        self._waker: Waker[Callable[[], object]] | None = None
         self._leases = Leases(counted)
         self._release_failed = Every()
         self._registry = LimitRegistry()
@@ -114,7 +114,7 @@ class Wired:
         return Wiring(stores, pipeline, decider, prefetcher, prefetched, peek_all)
 
     @property
-    def waker(self) -> Waker[Callable[[], None]]:
+    def waker(self) -> Waker[Callable[[], object]]:
         """
         For adapters of code without jobs: the waker of the callers in this process that wait in place, each in its own
         thread or task.

@@ -137,8 +137,7 @@ class Throttle(TaskiqMiddleware):
             callback.add_done_callback(lambda _: self._holding.waker.report_free())
             waits = self._holding.waiting_of(delivered, message.task_id)
         else:  # a broker in memory
-            wake = asyncio.get_running_loop().call_soon_threadsafe
-            waits = Waiting(self.limiter.waker, partial(wake, request.woken.set))
+            waits = Waiting(self.limiter.waker, partial(_wake, asyncio.get_running_loop(), request))
         while isinstance(outcome := await self._throttling.admit_async(request, waits), Deferred):
             if delivered is not None:
                 await self._holding.keep(delivered)
@@ -206,6 +205,15 @@ class Throttle(TaskiqMiddleware):
 
 def _current_admission() -> Admitted | None:
     return None if (request := _REQUEST.get()) is None else request.admitted
+
+
+def _wake(loop: asyncio.AbstractEventLoop, request: Request) -> bool:
+    """Let the callback of *request* continue. Return False if its event loop was closed, and the callback with it."""
+    try:
+        loop.call_soon_threadsafe(request.woken.set)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:

@@ -16,7 +16,7 @@ from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.waitlist import Wake
 
-__all__ = ["PLAIN_DELIVERY", "Call", "Delivery", "JobHolder", "Waiting", "WaitlistStore", "end_waiting"]
+__all__ = ["NO_JOB", "PLAIN_DELIVERY", "Call", "Delivery", "JobHolder", "Waiting", "WaitlistStore", "end_waiting"]
 
 
 _PAST = 0.01
@@ -174,6 +174,10 @@ class Waiting(NamedTuple):
     item: Any
     id: str = ""
     denied: bool = False
+
+
+NO_JOB = Job()
+"""The job of a waiting caller that has none. It gets a position, but no key, cost, tier or tenant is read from it."""
 
 
 class Call(NamedTuple):  # made for each decision: a frozen dataclass costs three times as much

@@ -18,7 +18,7 @@ from throttlekit._core.limit.share import NO_TENANT_SHARE, TenantShare
 from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, quote
 from throttlekit._core.wait_control import Charge
-from throttlekit._engine.call import Call
+from throttlekit._engine.call import NO_JOB, Call
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.stores.base import Request
 from throttlekit.stores.parts import Part, decide_in_parts
@@ -241,6 +241,8 @@ class ClaimResolver:
         Raises:
             ConfigurationError: A key, a tier or a cost cannot be resolved, or is invalid.
         """
+        if call.job is NO_JOB:
+            call = call._replace(job=None)
         job, plain = call.job, self._plugins is None
         claims: list[Claim] = []
         for declared in call.limits:

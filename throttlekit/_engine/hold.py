@@ -16,7 +16,7 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.call import Call, Delivery, Waiting
+from throttlekit._engine.call import NO_JOB, Call, Delivery, Waiting
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.running import Holder, Running
 from throttlekit._engine.waker import Waker
@@ -39,7 +39,7 @@ class Verbs(Holder, Protocol):
     def threads(self) -> Threads: ...
 
     @property
-    def waker(self) -> Waker[Callable[[], None]]:
+    def waker(self) -> Waker[Callable[[], object]]:
         """The waker of the callers in this process that wait in place."""
         ...
 
@@ -154,13 +154,13 @@ class Hold:
         if in_running_loop():
             raise ConfigurationError(f"this would stop the event loop of this thread: {remedy}")
 
-    def _request(self, wake: Callable[[], None]) -> Decision:
+    def _request(self, wake: Callable[[], object]) -> Decision:
         """Send one request. If the limits deny it, *wake* is called in another thread when it is time to retry."""
         if self._running is not None or self._gave_up:
             raise ConfigurationError(_IN_USE)
         limits, job, key, cost, _, _ = self._call
         delivery = Delivery(waits=Waiting(self._limiter.waker, wake, self._id))
-        decision = self._limiter.acquire(*limits, job=job or Job(), key=key, cost=cost, delivery=delivery)
+        decision = self._limiter.acquire(*limits, job=job or NO_JOB, key=key, cost=cost, delivery=delivery)
         if decision.final:
             raise _waited_too_long(decision)
         if decision.allowed:
@@ -169,7 +169,7 @@ class Hold:
 
     def _leave(self) -> None:
         """Stop waiting: leave the waitlists."""
-        claims = self._limiter.claims(self._call._replace(job=self._call.job or Job()))
+        claims = self._limiter.claims(self._call._replace(job=self._call.job or NO_JOB))
         self._limiter.waker.leave(self._id, [each.claim for each in claims])
 
     def _begin(self, decision: Decision) -> Running:

@@ -65,6 +65,11 @@ class MemoryStore:
         self._writes_until_sweep = _WRITES_PER_SWEEP
         self._listeners: dict[str, Callable[[str, Sequence[Wake]], None]] = {}
 
+    @staticmethod
+    def beside(store: object) -> MemoryStore:
+        """Return an empty store, with the clock of *store* if that is a store in memory."""
+        return MemoryStore(clock_us=store._clock_us if isinstance(store, MemoryStore) else None)
+
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:

@@ -171,6 +171,28 @@ def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task(limiter: L
     assert asyncio.run(main()) == 1
 
 
+def test_a_task_whose_event_loop_was_closed_waits_no_more(limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
+    """With a broker in memory, a waiting task ends with its loop. It is woken once, and leaves the waitlist."""
+    broker, slot = InMemoryBroker(), Concurrency("one", 1, lease=600)
+    broker.add_middlewares(Throttle(limiter))
+
+    @broker.task(throttle=[slot])
+    async def job() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        await broker.startup()
+        for _ in range(2):
+            await job.kiq()
+        while len(limiter.waker._here.room) < 1:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    wait_until(lambda: len(limiter.waker._here.room) == 0, description="the waker has no job")
+    wait_until(lambda: limiter.acquire(slot).allowed, description="the slot is free")
+    assert "could not be started" not in caplog.text
+
+
 class _Queue(InMemoryBroker):
     """A broker whose receiver reads sent messages from a queue."""
 

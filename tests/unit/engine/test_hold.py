@@ -376,6 +376,18 @@ def test_wait_returns_when_the_limits_grant_it(limiter: Limiter) -> None:
     assert limiter.wait(TokenBucket("wide", "100/hour", burst=100, key="{k}"), key="a", cost=40).remaining == 60
 
 
+def test_nothing_is_read_from_the_job_of_a_caller_that_has_none(limiter: Limiter) -> None:
+    """As for `acquire`: the tenant has no name, and a queue, a key or a cost that only a job has is an error."""
+    limiter.wait(TokenBucket("shared", "1/hour", burst=1, share="{tenant}"))
+    for wrong in (
+        TokenBucket("of a queue", "1/hour", scope="queue"),
+        TokenBucket("with a key", "1/hour", key=lambda job: job.name),
+        TokenBucket("with a cost", "1/hour", cost=lambda job: len(job.args)),
+    ):
+        with pytest.raises(ConfigurationError, match="job"):
+            limiter.wait(wrong)
+
+
 def test_wait_refuses_slots(limiter: Limiter) -> None:
     """`wait` raises for a concurrency limit, because its slot would never be released."""
     with pytest.raises(ConfigurationError, match="'one' grants slots, which must be released: use `hold`"):

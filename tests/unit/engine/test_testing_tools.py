@@ -65,6 +65,15 @@ def test_the_limiter_is_restored_afterwards() -> None:
         assert [event.decision.allowed for event in outer.decisions] == [True, False, True]
 
 
+def test_the_clock_also_moves_limits_of_scope_process() -> None:
+    """A limit of scope "process" is counted in another store in memory, with the same clock."""
+    clock, own = FakeClock(), TokenBucket("own", "1/s", burst=1, scope="process")
+    with in_memory(clock=clock) as seen:
+        assert [bool(seen.limiter.acquire(own)) for _ in range(2)] == [True, False]
+        clock.advance(1)
+        assert seen.limiter.acquire(own)
+
+
 def test_failed_assertion_says_what_was_decided() -> None:
     """The message of a failed assertion has the decisions, and the job and limit that were expected."""
     with denying() as seen:
