@@ -245,7 +245,7 @@ class Pipeline:
             # The job keeps only its positions, so other stores may admit other jobs while it waits for this store.
             in_us, before = round(decision.delay * 1_000_000), waits.waker.waited_of(id)
             known = before._replace(claim=None) if before.denials else None
-            ends_in_us = attempt.request.requester.max_wait_us
+            ends_in_us = attempt.request.requester.max_wait_us or None  # its longest wait is over: it waits like others
             waits.waker.hold(id, waits.item, in_us, known, ends_in_us=ends_in_us, claims=units)
         if self.events.decisions:
             self.events.emit_decided_without_store(attempt, decision, error)

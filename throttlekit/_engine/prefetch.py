@@ -132,6 +132,9 @@ class Prefetcher:
         return self._below.decide(attempt)
 
     def _decide(self, attempt: Attempt) -> Answer:
+        # The request of a job that has waited removes its entries from the waitlists, so it is sent with all claims.
+        if attempt.request.requester.denials:
+            return self.refill(attempt)
         parts: list[Part] = []
         rest: list[int] = []
         now_us, held = self._clock_us(), self._held

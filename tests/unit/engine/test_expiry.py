@@ -6,11 +6,14 @@ import heapq
 import math
 from dataclasses import dataclass, field, replace
 from itertools import count
+from unittest.mock import Mock
 
 import pytest
 
+from support.servers.away import Away
 from throttlekit import Delivery, Job, Limiter, TokenBucket
-from throttlekit._engine.call import PLAIN_DELIVERY
+from throttlekit._core.answer import Caller, Requester, Waited
+from throttlekit._engine.call import PLAIN_DELIVERY, Waiting
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -139,3 +142,15 @@ def test_limit_is_used_if_jobs_are_redelivered_by_ticks() -> None:
     traffic = Traffic(TokenBucket("p", "20/s", burst=20), 40, 3.0, expiring=9, delivery=delivery, tick=0.95)
     traffic.run(30)
     assert len(traffic.ran) >= 0.65 * 20 * 30  # .68: as jobs leave, those behind are redelivered late
+
+
+def test_a_job_past_its_longest_wait_waits_for_an_unavailable_store() -> None:
+    """It makes its next request after the delay of its denial: otherwise it would make one after another."""
+    waker = Mock()
+    waker.begin_request.return_value = (Requester(Caller.JOB, "a", "process", max_wait_us=0, denials=1), "attempt")
+    waker.waited_of.return_value = Waited(5_000_000, 1, 0)
+    decision = Limiter(Away()).acquire(SLOW, job=JOB, delivery=Delivery(max_wait=4, waits=Waiting(waker, "item", "a")))
+    assert (decision.reason, decision.delay > 0.5) == ("store unavailable", True)
+    (held,) = waker.hold.call_args_list
+    assert held.args[2] >= 500_000
+    assert held.kwargs["ends_in_us"] is None

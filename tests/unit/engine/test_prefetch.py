@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from support.servers.stores import Recording
 from support.threads import run_in_threads
+from support.waiting import wait_until
 from throttlekit import (
     Concurrency,
     ConfigurationError,
@@ -29,6 +31,7 @@ from throttlekit import (
 from throttlekit._core.answer import Answer
 from throttlekit._core.limit.change import change_rate
 from throttlekit._engine import prefetch as prefetching
+from throttlekit._engine.call import Call
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import Counts
 from throttlekit.stores import MemoryStore, Request
@@ -320,6 +323,25 @@ def test_prefetched_units_are_spent_in_an_outage(limiter: Limiter, store: Fleet,
 
 
 # Threads, forks, and bounds
+
+
+def test_a_job_that_has_waited_leaves_no_entry_on_the_list_of_a_prefetched_limit() -> None:
+    """A job that another limit denied has an entry there, too, which only a request to the store removes."""
+    store, slot = MemoryStore(), Concurrency("slot", 1)
+    limiter, rate = Limiter(store), TokenBucket("rate", "1000/s", burst=1000, prefetch=16, prefetch_for=60)
+    (claim,) = limiter.claims(Call([rate]))
+
+    def run() -> None:
+        with limiter.hold(rate, slot):
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with limiter.hold(slot):
+            waits = pool.submit(run)
+            wait_until(lambda: store.has_list(claim.claim.bucket), description="the job waits")
+            fill(limiter, rate)
+        waits.result(30)
+    assert not store.has_list(claim.claim.bucket)
 
 
 def test_threads_spend_each_unit_once(store: Fleet) -> None:
