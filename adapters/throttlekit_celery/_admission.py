@@ -201,8 +201,7 @@ class Admission:
         tasks.on_arrival(held)
         if held.request.revoked():
             self._remove(tasks, held)
-        elif (rest := min(held.first_request_at - time.monotonic(), self._longest)) > 0:
-            held.first_request_at = 0.0
+        elif round(rest := min(held.first_request_at - time.monotonic(), self._longest), 2) > 0:  # woken a little early
             tasks.hold_again(held, rest)
         elif self._capacity.admit_or_queue(held, pool):
             outcome = self.throttling.admit(held, tasks.waiting_of(held))

@@ -105,9 +105,7 @@ class HeldTasks:
             if held in self._woken:
                 return  # it was woken in the meantime, and starts soon
             self._add(held, State.HELD)
-        _set_eta(held, delay)
-        if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
-            task_scheduled(held.request)
+        _show_as_scheduled(held, delay)
         if self._next_check is None:
             self._check_later()
 
@@ -124,7 +122,7 @@ class HeldTasks:
         with self._lock:
             self._woken.discard(held)
             self._add(held, State.HELD)
-        _set_eta(held, delay)
+        _show_as_scheduled(held, delay)
         self.waker.hold(held.id, held, round(delay * 1_000_000))
 
     def on_arrival(self, held: HeldTask) -> None:
@@ -247,6 +245,8 @@ class HeldTasks:
         self._start(held.id, held)
 
 
-def _set_eta(held: HeldTask, delay: float) -> None:
-    """Let `inspect scheduled` show *held* with an ETA in *delay* seconds."""
+def _show_as_scheduled(held: HeldTask, delay: float) -> None:
+    """Let `inspect scheduled` show *held* with an ETA in *delay* seconds, and `inspect query_task` find it."""
     held.request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
+    if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
+        task_scheduled(held.request)

@@ -134,8 +134,9 @@ def admit(
     grant = Grant(throttling, outcome, record.expires_ms if record.is_denied else None)
     try:
         clear_deferral(job, record)
-    except BaseException:
-        grant.release()
+    except BaseException:  # the job is checked again, and would be charged twice
+        if outcome.decision is not None:
+            throttling.limiter.cancel(outcome.decision)
         raise
     return grant
 
@@ -175,7 +176,8 @@ def conclude(
         raise outcome.error
     clear_deferral(job, record)  # if a user requeues the job, it starts as a new job
     job.retries_left = None
-    raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
+    text = f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room"
+    raise WaitedTooLong(text, limit=outcome.error.limit, reason=outcome.error.reason)
 
 
 def throttling_of(limiter: Limiter, declared: Declared, by: Delivery, expires_in: float = math.inf) -> Throttling[Any]:
