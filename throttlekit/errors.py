@@ -92,7 +92,8 @@ class StoreUnavailable(ThrottleError):
 
 class WaitedTooLong(ThrottleError):
     """
-    A job was denied for longer than its max_wait, more often than its max_deferrals, or by a full queue.
+    A job was denied for longer than its max_wait, more often than its max_deferrals, or by a full queue; or a caller
+    waited for longer than its *timeout*.
 
     Increase the limit or the longest wait, or enqueue the job again later.
 

@@ -36,7 +36,8 @@ class RateLimited(ThrottleError):
     Args:
         retry_after: Seconds, or a timedelta, until the partner accepts requests again. Default: 30 seconds.
         limit: The limit of the job that is paused, or its name. Default: the job's `throttle_on_429`, or all of its
-            limits except concurrency limits. By default, `adapt=ByLatency(…)` also reduces the slots of the latter.
+            limits except concurrency limits, also if the job has no limit of that name. By default,
+            `adapt=ByLatency(…)` also reduces the slots of the latter.
 
     Raises:
         ConfigurationError: *retry_after* is not a number of seconds from 0 to 366 days, or *limit* is neither a limit
@@ -74,9 +75,10 @@ class RateLimited(ThrottleError):
         """
         Make the error from a response of requests, httpx, aiohttp or urllib, or any object with `.headers`.
 
-        The retry time is that of Retry-After, otherwise the first reset of the dialects in docs/how-to-headers.md, in
-        their order. Dates are read relative to the response's own Date, so a wrong local clock does no harm. A value
-        that is unreadable, negative or in the past is ignored. If *response* is no response, *default* is used.
+        The retry time is that of Retry-After, or of a header with the same meaning. Otherwise it is the longest reset
+        of the limits that have no units left, or the shortest reset if all have units left. Dates are read relative to
+        the response's own Date, so a wrong local clock does no harm. A value that is unreadable, negative or in the
+        past is ignored. If *response* is no response, *default* is used.
 
         Args:
             limit: As for `RateLimited`.

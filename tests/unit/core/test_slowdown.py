@@ -224,6 +224,14 @@ def test_bad_values_raise_at_once(make: Any, message: str) -> None:
         make()
 
 
+def test_floor_is_compared_with_each_rate_of_a_callable() -> None:
+    """If a callable returns the rate, the declaration has no rate to compare the floor with."""
+    limit = TokenBucket("x", lambda job: job.name, adapt=Adapt("20/s"))
+    assert limit.for_job(Job(name="100/s")).adapt == Adapt("20/s")
+    with pytest.raises(ConfigurationError, match="must be less than the rate"):
+        limit.for_job(Job(name="20/s"))
+
+
 def test_default_span_follows_the_limits_period() -> None:
     """The default span is the longer of the rate's period and the time of 600 units; a given span overrides it."""
     refusal = Adapt("10/m").refusal(100, 60 * S, None)

@@ -75,7 +75,7 @@ def test_unknown_tier_is_the_default_if_there_is_one(plan: Any) -> None:
     """If a default is named, it applies to every tier without a rate, and to a value that is not text."""
     callable_tier = TokenBucket("api", RATES, tier=lambda job: job.kwargs["plan"], default_tier="free")
     assert callable_tier.for_job(job(plan)).of_tier == "free"
-    if isinstance(plan, (str, int)) and not isinstance(plan, bool):
+    if plan is None or (isinstance(plan, (str, int)) and not isinstance(plan, bool)):
         template = TokenBucket("api", RATES, tier="{plan}", default_tier="free")
         assert template.for_job(job(plan)).of_tier == "free"
 

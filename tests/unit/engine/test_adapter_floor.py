@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -108,3 +110,11 @@ def test_a_plugin_adds_limits_to_any_job() -> None:
     both = _throttling(_Host(OWN), plugin).admit("a")
     assert isinstance(both, Run)
     assert both.limits == (OWN, ADDED)
+
+
+@pytest.mark.parametrize("longest", [1e9, timedelta.max, 12.5])
+def test_a_message_can_carry_any_longest_wait(longest: float | timedelta) -> None:
+    """A time that counts as infinite is written as a number that the worker can read."""
+    carried = json.loads(json.dumps(JobOptions().travelling({"throttle_max_wait": longest}, Job()), allow_nan=False))
+    read = JobOptions().with_message(carried).max_wait
+    assert read == 12.5 if longest == 12.5 else (read or 0) > 900_000_000

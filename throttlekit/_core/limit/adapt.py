@@ -35,6 +35,7 @@ class Adapt(Value):
 
     Args:
         floor: The least rate, like "10/s": at least a thousandth of the declared rate, and less than the declared rate.
+            If a callable returns the rate, each rate that it returns is checked.
         span: The time from a reduction until the rate is at 0.95 of its value before, in seconds or as a timedelta:
             10 ms to a day. Default: the limit's period, or the time of 600 units if that is longer. A longer span
             causes fewer refused calls, but the rate recovers later.
@@ -176,4 +177,5 @@ def check_adapt(limit: Any) -> None:
         raise ConfigurationError(f'{adapt!r} is for slots: for a rate write adapt=Adapt(floor="10/s")')
     if not isinstance(adapt, Adapt):
         raise ConfigurationError(f'adapt must be like Adapt(floor="10/s"), not {safe_repr(adapt)}')
-    adapt.refusal(limit.amount, limit.period_us, None)
+    if limit.rule is None or not limit.rule.is_sample:
+        adapt.refusal(limit.amount, limit.period_us, None)

@@ -95,7 +95,8 @@ def from_job(what: str, source: object, job: Job | None) -> object:
         if isinstance(source, str):
             name = _only_name(source)
             if name is not None:
-                return key_text(job.arguments[name])
+                value = job.arguments[name]
+                return None if value is None and what == "tier" else key_text(value)
             return _FORMATTER.vformat(source, (), job.arguments)
         return source(job)  # type: ignore[operator]
     except ConfigurationError:
