@@ -232,7 +232,7 @@ class ShadowDenied:
 @hookspec(firstresult=True)
 def throttlekit_make_store(url: str) -> Store | None:
     """
-    Called once when a limiter is made from a URL, before anything else.
+    Called once for each URL of a new limiter, before anything else.
 
     Return a store for URLs with a scheme of the plugin, and None for all others. The first store is used. Plugins that
     were registered later are called first. A result that is not a store raises `ConfigurationError`.

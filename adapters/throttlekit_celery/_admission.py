@@ -281,7 +281,7 @@ class Admission:
             self._retry_copy_later(tasks, held)
 
     def _retry_copy_later(self, tasks: HeldTasks, held: HeldTask) -> None:
-        """Keep *held*, which could not be put back, and let it request its units again before the next attempt."""
+        """Keep *held*, which could not be put back. If its time has come, its next request is made before that."""
         held.stays_until = time.monotonic() + 2 * _RETRY_COPY_AFTER
         tasks.hold_again(held, _RETRY_COPY_AFTER)
 

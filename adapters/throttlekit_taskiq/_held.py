@@ -279,14 +279,6 @@ class Holding(HoldingStream[_Message, Delivered]):
             await pool.release(connection)
 
     async def is_ours(self, message: Delivered) -> bool:
-        if await self._is_ours(message):
-            return True
-        self._remove(message)
-        if message.task_id not in self._kept:  # otherwise this worker holds a newer message of the task
-            self.waker.done(message.task_id)
-        return False
-
-    async def _is_ours(self, message: Delivered) -> bool:
         if message.is_lost or self._idle is None or not message.stream or self._held_for(message) < self._idle / 20:
             return not message.is_lost
         return message.entry_id in await self._renew_entries(message.stream, [message.entry_id])

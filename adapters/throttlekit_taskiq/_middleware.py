@@ -29,6 +29,7 @@ from throttlekit.adapter import (
     WaitRules,
     check_limiter,
     checks_spelling,
+    set_in_loop,
 )
 from throttlekit_taskiq._held import Delivered, Holding, check_broker
 from throttlekit_taskiq._options import Options, Request
@@ -137,7 +138,8 @@ class Throttle(TaskiqMiddleware):
             callback.add_done_callback(lambda _: self._holding.waker.report_free())
             waits = self._holding.waiting_of(delivered, message.task_id)
         else:  # a broker in memory
-            waits = Waiting(self.limiter.waker, partial(_wake, asyncio.get_running_loop(), request))
+            wake = partial(set_in_loop, asyncio.get_running_loop(), request.woken)
+            waits = Waiting(self.limiter.waker, wake)
         while isinstance(outcome := await self._throttling.admit_async(request, waits), Deferred):
             if delivered is not None:
                 await self._holding.keep(delivered)
@@ -205,15 +207,6 @@ class Throttle(TaskiqMiddleware):
 
 def _current_admission() -> Admitted | None:
     return None if (request := _REQUEST.get()) is None else request.admitted
-
-
-def _wake(loop: asyncio.AbstractEventLoop, request: Request) -> bool:
-    """Let the callback of *request* continue. Return False if its event loop was closed, and the callback with it."""
-    try:
-        loop.call_soon_threadsafe(request.woken.set)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:

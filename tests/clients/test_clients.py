@@ -181,6 +181,12 @@ def test_a_key_is_for_the_limits_that_have_one(client: Any, limiter: Recording, 
         assert get(partner.url) == 200
 
 
+def test_a_key_without_a_limit_that_has_one_is_refused(client: Any, limiter: Recording) -> None:
+    """Otherwise all requests would have one count, although each names its key."""
+    with pytest.raises(ConfigurationError, match="limit 'partner' has no key"), client(limiter, PARTNER, key="seven"):
+        pass
+
+
 def test_a_key_is_for_those_of_a_jobs_other_limits_that_have_one(
     client: Any, limiter: Recording, partner: Partner
 ) -> None:

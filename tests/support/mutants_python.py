@@ -516,8 +516,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/adapter/loop.py": [
         (
-            "        held[:0] = self._woken  #",
-            "        held[:0] = []  #",
+            "        held[:0] = [message for _, message in self._woken]\n",
+            "        held[:0] = []\n",
             ["tests/unit/engine/test_holding_stream.py::test_a_message_woken_at_shutdown_is_returned"],
         ),
         (

@@ -206,6 +206,11 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
         return self.job if self.delivery.comes_back else None
 
     @property
+    def described(self) -> Job | None:
+        """The job from which keys, costs, tiers and shares are read; None if there is none."""
+        return None if self.job is NO_JOB else self.job
+
+    @property
     def waits(self) -> Waiting | None:
         """The job's way to wait on waitlists; None if it does not wait on any."""
         return None if self.peek else self.delivery.waits

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from throttlekit._core.algorithms.concurrency import Concurrency
@@ -20,7 +19,7 @@ from throttlekit._engine.call import NO_JOB, Call, Delivery, Waiting
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.running import Holder, Running
 from throttlekit._engine.waker import Waker
-from throttlekit._util.threads import Threads, in_running_loop
+from throttlekit._util.threads import Threads, in_running_loop, set_in_loop
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 
 if TYPE_CHECKING:
@@ -92,10 +91,7 @@ class Hold:
         until = loop.time() + self._timeout
         threads = self._limiter.threads
 
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop was closed in the meantime
-                loop.call_soon_threadsafe(woken.set)
-
+        wake = functools.partial(set_in_loop, loop, woken)
         while True:
             denial: Decision | None = None
             request = threads.start(functools.partial(self._request, wake))

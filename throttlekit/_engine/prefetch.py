@@ -111,7 +111,7 @@ class Prefetcher:
         if key is not None:
             alias = (alias, key) if type(key) is str else None
         elif limit.key is not None:
-            alias = (alias, limit.key_of(job))
+            alias = (alias, limit.key_of(call.described))
         held = self._held
         with held.lock:
             entry = held.quick.get(alias)
@@ -132,9 +132,6 @@ class Prefetcher:
         return self._below.decide(attempt)
 
     def _decide(self, attempt: Attempt) -> Answer:
-        # The request of a job that has waited removes its entries from the waitlists, so it is sent with all claims.
-        if attempt.request.requester.denials:
-            return self.refill(attempt)
         parts: list[Part] = []
         rest: list[int] = []
         now_us, held = self._clock_us(), self._held
@@ -148,7 +145,12 @@ class Prefetcher:
                     rest.append(number)
         if not parts:
             return self.refill(attempt)
-        return decide_parts(attempt, parts, rest, self.refill)
+        answer, waits = decide_parts(attempt, parts, rest, self.refill), attempt.call.waits
+        if answer.allowed and waits is not None and attempt.request.requester.denials:
+            # The job has waited: no request has removed its entries from the lists of these claims.
+            spent = [attempt.claims[number].claim for part in parts for number in part.claims]
+            waits.waker.leave_lists(attempt.call.id, spent)
+        return answer
 
     def take_grants(self) -> list[tuple[Limit, str, int, int]]:
         """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future, ThreadPoolExecutor
 
-__all__ = ["Threads", "in_running_loop", "warn_in_loop"]
+__all__ = ["Threads", "in_running_loop", "set_in_loop", "warn_in_loop"]
 
 _MOST = 4
 _T = TypeVar("_T")
@@ -74,6 +74,15 @@ def in_running_loop() -> bool:
     # an error if no loop runs, which takes longer.
     running_loop = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
     return running_loop is not None and running_loop() is not None
+
+
+def set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> bool:
+    """Set *event* of *loop* from another thread. Return False if the loop was closed."""
+    try:
+        loop.call_soon_threadsafe(event.set)
+    except RuntimeError:
+        return False
+    return True
 
 
 def warn_in_loop(verb: str) -> None:

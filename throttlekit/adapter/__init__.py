@@ -15,6 +15,7 @@ from throttlekit._engine.relay import Relay, read_note
 from throttlekit._engine.running import Running
 from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every, once_in_fleet
+from throttlekit._util.threads import set_in_loop
 from throttlekit.adapter.admission import Host, Throttling
 from throttlekit.adapter.around import Admitted, Around, watched
 from throttlekit.adapter.body import (
@@ -109,6 +110,7 @@ __all__ = [
     "resume",
     "running",
     "seconds_in",
+    "set_in_loop",
     "show_log",
     "spelling_hint",
     "stored_seconds_in",

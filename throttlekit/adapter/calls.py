@@ -77,7 +77,7 @@ class Calls:
     def __post_init__(self) -> None:
         if not self.limits:
             raise ConfigurationError("a client needs at least one limit: name one")
-        for each in (*self.limits, *self.limits_of_responses):
+        for each in self._all_limits:
             if each is not None and not isinstance(each, Limit):
                 raise ConfigurationError(f"a client takes limits, not {each!r}")
             if isinstance(each, Concurrency):
@@ -85,6 +85,12 @@ class Calls:
                     f"limit {each.name!r} grants slots, which a client cannot hold until a response is read: "
                     "write `with limiter.hold(slots):` around the call"
                 )
+        if self.key is not None and all(each is None or each.key is None for each in self._all_limits):
+            raise ConfigurationError(f"limit {self.limits[0].name!r} has no key: drop key=, or give the limit one")
+
+    @property
+    def _all_limits(self) -> tuple[Limit | None, ...]:
+        return *self.limits, *self.limits_of_responses
 
     @property
     def limits_of_responses(self) -> tuple[Limit | None, ...]:

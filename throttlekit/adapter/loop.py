@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from throttlekit._engine.waker import Waker
 from throttlekit.limiter import Limiter
@@ -62,14 +62,14 @@ class HoldingStream(ABC, Generic[_R, _T]):
         self.is_open = False
         self.waker: Waker[_T] = limiter.make_waker(
             free,
-            lambda _, message: self._call(self._wake, message),
+            lambda id, message: self._call(self._wake, id, message),
             give_back=lambda message: self._call(self._begin_to_put_back, message),
         )
         self._open_stream, self._most, self._log = open_stream, most, log
         self._opens_within, self._answers_within, self._tend_every = opens_within, answers_within, tend_every
         self._streams: dict[AsyncGenerator[_R, None], asyncio.Task[_R] | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._woken: deque[_T] = deque()
+        self._woken: deque[tuple[str, _T]] = deque()
         self._bell: asyncio.Future[None] | None = None
         self._putting_back: set[asyncio.Task[None]] = set()
         self._opened_at = 0.0
@@ -121,10 +121,12 @@ class HoldingStream(ABC, Generic[_R, _T]):
         try:
             while True:
                 if self._woken:
-                    is_ours = await self.is_ours(self._woken[0])  # not removed yet, because the worker may stop
-                    message = self._woken.popleft()
+                    is_ours = await self.is_ours(self._woken[0][1])  # not removed yet, because the worker may stop
+                    id, message = self._woken.popleft()
                     if is_ours:
                         yield self.to_framework(message, waited=True)
+                    else:
+                        self.waker.pass_on(id)
                 elif (raw := self._take_arrived()) is not None:
                     yield self.to_framework(self.convert_message(raw), waited=False)
                 else:
@@ -172,7 +174,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         # A stream that is cancelled while it opens may close the shared channel, and lose every acknowledgement.
         await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
         held = await asyncio.to_thread(self.waker.close)
-        held[:0] = self._woken  # only now, because the waker may have woken some until it closed
+        # Only now, because the waker may have woken some until it closed.
+        held[:0] = [message for _, message in self._woken]
         self._woken.clear()
         read, errors = await self._end_readings()
         held += read
@@ -213,8 +216,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
                 errors.append(error)
         return read, errors
 
-    def _wake(self, message: _T) -> None:
-        self._woken.append(message)
+    def _wake(self, id: str, message: _T) -> None:
+        self._woken.append((id, message))
         self._ring()
 
     def _begin_to_put_back(self, message: _T) -> None:
@@ -231,11 +234,11 @@ class HoldingStream(ABC, Generic[_R, _T]):
         while self._putting_back and not self.is_open:
             await asyncio.wait(self._putting_back)
 
-    def _call(self, function: Callable[[_T], None], message: _T) -> None:
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call *function* in the loop, from any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop was closed: its messages are redelivered
-                self._loop.call_soon_threadsafe(function, message)
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     async def _wait_for_ring(self) -> None:
         """Wait until a message is woken or arrives."""

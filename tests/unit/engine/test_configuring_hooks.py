@@ -256,6 +256,7 @@ def test_cancel_returns_the_units_of_a_store_that_answers() -> None:
             raise StoreUnavailable("failed")
 
     other = TokenBucket("other", "10/s")
-    made = Limiter(Failing(clock_us=FakeClock()), stores={"other": MemoryStore(clock_us=FakeClock())})
+    stores = Failing(clock_us=FakeClock()), MemoryStore(clock_us=FakeClock())
+    made = Limiter(stores[0], stores={"other": stores[1]})
     made.cancel(made.acquire(API, other))
-    assert (made.peek(API).remaining, made.peek(other).remaining) == (9, 10)
+    assert [Limiter(store).peek(limit).remaining for store, limit in zip(stores, (API, other), strict=False)] == [9, 10]

@@ -201,7 +201,7 @@ def test_a_message_woken_at_shutdown_is_returned(monkeypatch: pytest.MonkeyPatch
         close = stream.waker.close
 
         def wake_and_close() -> list[str]:
-            stream._call(stream._wake, "woken")  # as the waker's thread does
+            stream._call(stream._wake, "woken", "woken")  # as the waker's thread does
             return close()
 
         monkeypatch.setattr(stream.waker, "close", wake_and_close)

@@ -177,5 +177,4 @@ def check_adapt(limit: Any) -> None:
         raise ConfigurationError(f'{adapt!r} is for slots: for a rate write adapt=Adapt(floor="10/s")')
     if not isinstance(adapt, Adapt):
         raise ConfigurationError(f'adapt must be like Adapt(floor="10/s"), not {safe_repr(adapt)}')
-    if limit.rule is None or not limit.rule.is_sample:
-        adapt.refusal(limit.amount, limit.period_us, None)
+    adapt.refusal(limit.amount, limit.period_us, None)

@@ -294,7 +294,9 @@ class Limit(PerJob, Value):
         """Compute the attributes of a limit whose rate is a callable. All its rates are counted together."""
         sample, later = self.rule_type.sample(options), self.rule_type.later
         self._set(sample=sample, rates={}, most=SAMPLE)
-        self._with_rule(lambda: sample)
+        # A floor is compared with the rates of jobs, and not with the example.
+        is_floor = isinstance(self.adapt, Adapt) and sample.period_us > 0
+        self._with_rule(lambda: sample, adapt=None if is_floor else self.adapt)
         fixed = sorted(f"{each}={getattr(self, each)!r}" for each in self.rule_type.options if each not in later)
         self._set(fingerprint=fingerprint_of(f"{self.algorithm} varying {fixed}"))
 

@@ -103,11 +103,6 @@ class LimitRule:
         return cls.of(cls.rate_from(SAMPLE, _DAY_US) or SAMPLE, varying_us=varying_us, **options)
 
     @property
-    def is_sample(self) -> bool:
-        """Whether this is an example rate of `sample`, and not one of a job."""
-        return self.varying_us is not None and (self.amount, self.period_us) == (SAMPLE, _DAY_US)
-
-    @property
     def counts_by(self) -> tuple[object, ...]:
         """A value that is equal for two rules only if they count in the same way."""
         return (self.amount if self.varying_us is None else "varying", self.period_us)

@@ -113,17 +113,18 @@ class Share(Value):
                 returned a value that is not a weight.
         """
         if job is None:
-            return NO_TENANT_SHARE
+            return self._of_class(1.0) if self.strict else NO_TENANT_SHARE
         tenant = self._text(self.of, job)
         if self.weights is not None:
             weight = self.weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
-            if self.strict:
-                number = self._classes(self.weights).index(weight)
-                return TenantShare(str(number), _MOST, number * CLASS)  # so no cost moves a job into another class
-            return TenantShare(tenant, weight)
+            return self._of_class(weight) if self.strict else TenantShare(tenant, weight)
         given: Any = self.weight
         weight = check_weight(from_job("weight", given, job)) if callable(given) else given
         return TenantShare(tenant, weight)
+
+    def _of_class(self, weight: float) -> TenantShare:
+        number = self._classes(self.weights or {}).index(weight)
+        return TenantShare(str(number), _MOST, number * CLASS)  # so no cost moves a job into another class
 
     @staticmethod
     def _classes(weights: Mapping[str, float]) -> list[float]:
