@@ -69,7 +69,10 @@ def _hold(stream: _Stream, message: str, seconds: float = 60.0) -> None:
 
 
 def test_held_messages_are_yielded_when_woken_if_still_owned() -> None:
-    """Held messages are yielded in the order of their wakes, if they still belong to this worker."""
+    """
+    Held messages are yielded in the order of their wakes, if they still belong to this worker. The waker knows no
+    message of another worker: otherwise it would keep its wake, and the units for it.
+    """
 
     async def run() -> list[str]:
         stream = _Stream("a")
@@ -79,6 +82,7 @@ def test_held_messages_are_yielded_when_woken_if_still_owned() -> None:
         for message, delay in (("b", 0.02), ("c", 0.01), ("d", 0.03)):
             _hold(stream, message, delay)
         got += [await anext(listening), await anext(listening)]
+        assert "c" not in stream.waker._here.room._busy
         await listening.aclose()
         assert stream.back == []
         return got
