@@ -26,7 +26,6 @@ from throttlekit.adapter import (
     name_of,
     read_limits,
     seconds_in,
-    stored_seconds_in,
 )
 
 __all__ = ["Options"]
@@ -106,7 +105,7 @@ class Options:
         if not self._own_limits:
             _check_carries_none(options)
         if options.get(MAX_WAIT) is not None:
-            options[MAX_WAIT] = stored_seconds_in(MAX_WAIT, options[MAX_WAIT])
+            options[MAX_WAIT] = seconds_in(MAX_WAIT, options[MAX_WAIT])
         fresh = read_limits(options[THROTTLE]) if THROTTLE in options and not is_dumped(options[THROTTLE]) else None
         on_429 = options.get(ON_429)
         if on_429 is not None and not isinstance(on_429, dict):

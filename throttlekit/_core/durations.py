@@ -8,15 +8,15 @@ from datetime import timedelta
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["seconds_in", "seconds_within", "stored_seconds_in"]
+__all__ = ["seconds_in", "seconds_within"]
 
 _DAY_S = 86_400
-_FOREVER_S = 1e9  # about thirty years: a longer time counts as infinite
+_LONGEST_S = 1e9  # about thirty years: a longer time counts as this one
 
 
 def seconds_in(option: str, value: float | timedelta | None) -> float:
     """
-    Read the *value* of an option that takes seconds or a timedelta. None, and a time that is too long, mean infinity.
+    Read the *value* of an option that takes seconds or a timedelta. None means infinity.
 
     Raises:
         ConfigurationError: *value* is not a number of seconds of at least 0. The error names *option*.
@@ -28,12 +28,7 @@ def seconds_in(option: str, value: float | timedelta | None) -> float:
         raise ConfigurationError(
             f"{option} must be a number of seconds of at least 0, or a timedelta, not {safe_repr(value)}"
         )
-    return float(seconds) if seconds < _FOREVER_S else math.inf
-
-
-def stored_seconds_in(option: str, value: float | timedelta | None) -> float:
-    """Read like `seconds_in`, for a message. Instead of infinity, return a time that `seconds_in` can read again."""
-    return min(seconds_in(option, value), _FOREVER_S - 1)
+    return float(min(seconds, _LONGEST_S))
 
 
 def seconds_within(option: str, value: object, least: float, most: float) -> float:

@@ -8,7 +8,7 @@ adapter of 150 lines; `throttlekit.testing.AdapterConformance` is its test suite
 """
 
 from throttlekit._core.answer import Waited
-from throttlekit._core.durations import seconds_in, stored_seconds_in
+from throttlekit._core.durations import seconds_in
 from throttlekit._core.spelling import checks_spelling, spelling_hint
 from throttlekit._engine.call import Delivery, JobHolder, Waiting
 from throttlekit._engine.relay import Relay, read_note
@@ -113,6 +113,5 @@ __all__ = [
     "set_in_loop",
     "show_log",
     "spelling_hint",
-    "stored_seconds_in",
     "watched",
 ]

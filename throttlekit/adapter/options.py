@@ -14,7 +14,7 @@ from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any, Literal, TypeAlias
 
-from throttlekit._core.durations import seconds_in, stored_seconds_in
+from throttlekit._core.durations import seconds_in
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
@@ -96,7 +96,7 @@ class JobOptions:
         check_on_429(on_429, limits)
         if function is not None:
             check_function(limits, function)
-        seconds = None if max_wait is None else stored_seconds_in(MAX_WAIT, max_wait)
+        seconds = None if max_wait is None else seconds_in(MAX_WAIT, max_wait)
         return cls(limits=limits, on_429=name_of(on_429), max_wait=seconds)
 
     @classmethod
@@ -135,7 +135,7 @@ class JobOptions:
             check_on_429(on_429, limits)
             travel[ON_429] = name_of(on_429)
         if given.get(MAX_WAIT) is not None:
-            travel[MAX_WAIT] = stored_seconds_in(MAX_WAIT, given[MAX_WAIT])
+            travel[MAX_WAIT] = seconds_in(MAX_WAIT, given[MAX_WAIT])
         return travel
 
     def with_message(self, travelled: Mapping[str, Any]) -> JobOptions:
