@@ -201,7 +201,7 @@ class Wired:
 
     def claims(self, call: Call) -> list[Claim]:
         """For adapters: return the claims of *call*, at the current rates of its limits."""
-        return self._resolver.resolve(call.on(self.in_force(call.limits, call.described)), remember=False)
+        return self._resolver.resolve(call.on(self.in_force(call.limits, call.real_job)), remember=False)
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
         """

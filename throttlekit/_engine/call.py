@@ -206,7 +206,7 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
         return self.job if self.delivery.comes_back else None
 
     @property
-    def described(self) -> Job | None:
+    def real_job(self) -> Job | None:
         """The job from which keys, costs, tiers and shares are read; None if there is none."""
         return None if self.job is NO_JOB else self.job
 

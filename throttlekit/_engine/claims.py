@@ -201,11 +201,12 @@ class ClaimResolver:
         """
         if call.key is not None and limit.key is not None:
             return key_text(call.key)
-        if self._plugins is not None and call.job is not None and limit.key is not None:
-            given = self._plugins.key(call.job, limit)
+        job = None if call.job is NO_JOB else call.job
+        if self._plugins is not None and job is not None and limit.key is not None:
+            given = self._plugins.key(job, limit)
             if given is not None:
                 return given
-        return limit.key_of(call.job)
+        return limit.key_of(job)
 
     def _cost(self, call: Call, limit: Limit) -> int:
         if call.cost is not None:

@@ -111,7 +111,7 @@ class Prefetcher:
         if key is not None:
             alias = (alias, key) if type(key) is str else None
         elif limit.key is not None:
-            alias = (alias, limit.key_of(call.described))
+            alias = (alias, limit.key_of(call.real_job))
         held = self._held
         with held.lock:
             entry = held.quick.get(alias)

@@ -179,7 +179,7 @@ class OverrideLayer:
 
     def _in_force(self, call: Call, cost: int | None) -> list[Claim]:
         """Return the claims of *call* at the current rates; none if its cost exceeds one of its limits."""
-        limits = self._fleet.overrides.in_force(call.limits, call.described)
+        limits = self._fleet.overrides.in_force(call.limits, call.real_job)
         with suppress(CostExceedsLimit):
             return self._pipeline.resolver.resolve(call.on(limits)._replace(cost=cost), remember=False)
         return []

@@ -93,7 +93,7 @@ class Overrides:
             if own is _NO_RULES and scale is None:
                 overridden.limits.append(declared)
                 continue
-            limit = self._alter(declared.for_job(call.described), own.set, scale, now_us)
+            limit = self._alter(declared.for_job(call.real_job), own.set, scale, now_us)
             paused = _pause(call, limit, resolver.key(call, limit), own.pause, now_us) if own.pause else None
             if paused is not None and (overridden.paused is None or _end(paused.rule) > _end(overridden.paused.rule)):
                 overridden = replace(overridden, paused=paused)
@@ -110,7 +110,7 @@ class Overrides:
             CostExceedsLimit: The declared rate cannot admit the cost either.
         """
         now_us = self._follower.now_us()
-        for limit in (declared.for_job(call.described) for declared in call.limits if declared.name == error.limit):
+        for limit in (declared.for_job(call.real_job) for declared in call.limits if declared.name == error.limit):
             own = self.rules.get(limit.name, _NO_RULES)
             rule, scale = own.set.get(limit.of_tier), self._scale(limit.name, now_us)
             if scale is not None and error.cost <= self._alter(limit, own.set, None, now_us).most:
@@ -229,7 +229,7 @@ def _end(rule: Rule) -> float:
 
 def _pause(call: Call, limit: Limit, text: str, rules: dict[str | None, Rule], now_us: int) -> Paused | None:
     """Return the longest pause that applies to the call's key, which is *text*."""
-    part = limit.part_of(call.described)
+    part = limit.part_of(call.real_job)
     shown = text if part is None else f"{part}:{text}" if text else part
     found = [rules[name] for name in {None, text, shown} if name in rules and not rules[name].over(now_us)]
     return Paused(limit, max(found, key=_end)) if found else None

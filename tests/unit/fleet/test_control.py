@@ -297,6 +297,14 @@ def test_pause_of_a_key(fleet: Fleet, part: str | None, paused: list[int]) -> No
     assert fleet.limiter.acquire(KEYED, job=Job(queue="q"), key=7).allowed is (7 not in paused)
 
 
+def test_a_rule_reads_nothing_from_the_job_of_a_caller_that_has_none(fleet: Fleet) -> None:
+    """A key that only a job has is an error at once, although the limit is paused; no function gets an empty job."""
+    by_job = TokenBucket("by job", "10/s", key=lambda job: job.name)
+    fleet.set_rules(Rule(what="pause", name="by job"))
+    with pytest.raises(ConfigurationError, match="it takes its key from the job"):
+        fleet.limiter.wait(by_job, timeout=0.1)
+
+
 def test_job_keeps_its_position_during_a_pause(fleet: Fleet) -> None:
     """A job that waits through a pause is first when it is over, and the time that it has waited still counts."""
     fleet.grants(PARTNER)
