@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
@@ -16,9 +16,9 @@ from support.celery.quiet import QUIET
 from support.celery.site import CelerySite as Workers
 from support.celery.site import celery_site
 from support.contract_sites import SharedSites, settings_to
+from support.contract_suite import ConformanceOnSharedSites
 from support.servers.processes import patient, redis_server
 from support.waiting import wait_until
-from throttlekit.testing import AdapterConformance
 from throttlekit.testing.adapter_site import AdapterSite, End, Settings
 from throttlekit_celery import install
 
@@ -125,20 +125,12 @@ def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[CelerySite]]:
         yield sites
 
 
-class _Celery(AdapterConformance):
+class _Celery(ConformanceOnSharedSites):
     unsupported: ClassVar[Mapping[str, str]] = {
         "limits_by_message": _BY_MESSAGE,
         "wrong_message_options_fail_where_they_are_written": _BY_MESSAGE,
     }
     kind: ClassVar[str]
-    _sites: SharedSites[CelerySite]
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, sites: SharedSites[CelerySite]) -> None:
-        self._sites = sites
-
-    def make_site(self, settings: Settings) -> AbstractContextManager[CelerySite]:
-        return self._sites.site(settings)
 
 
 class TestRedis(_Celery):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
@@ -13,12 +13,12 @@ from huey.constants import EmptyData
 from huey.utils import Error
 
 from support.contract_sites import SharedSites, settings_to
+from support.contract_suite import ConformanceOnSharedSites
 from support.faults.processes import Command
 from support.huey.contract import make_huey
 from support.huey.workers import huey_consumer
 from support.servers.processes import patient, redis_server
 from support.waiting import wait_until
-from throttlekit.testing import AdapterConformance
 from throttlekit.testing.adapter_site import AdapterSite, End, Settings
 
 pytestmark = pytest.mark.workers
@@ -121,17 +121,9 @@ def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[HueySite]]:
         yield sites
 
 
-class _Huey(AdapterConformance):
+class _Huey(ConformanceOnSharedSites):
     kind: ClassVar[str]
     queue_sorted: ClassVar[bool] = False
-    _sites: SharedSites[HueySite]
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, sites: SharedSites[HueySite]) -> None:
-        self._sites = sites
-
-    def make_site(self, settings: Settings) -> AbstractContextManager[HueySite]:
-        return self._sites.site(settings)
 
 
 class TestThreads(_Huey):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
@@ -15,12 +15,12 @@ from rq.job import Job
 from rq.results import Result
 
 from support.contract_sites import SharedSites, settings_to
+from support.contract_suite import ConformanceOnSharedSites
 from support.rq import contract
 from support.rq.helpers import QUIET
 from support.rq.workers import Fleet, rq_worker
 from support.servers.processes import patient, redis_server
 from support.waiting import wait_until
-from throttlekit.testing import AdapterConformance
 from throttlekit.testing.adapter_site import JOBS, AdapterSite, End, Settings
 from throttlekit_rq import ThrottledQueue, throttled
 
@@ -127,16 +127,8 @@ def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[RqSite]]:
         yield sites
 
 
-class _Rq(AdapterConformance):
+class _Rq(ConformanceOnSharedSites):
     kind: ClassVar[str]
-    _sites: SharedSites[RqSite]
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, sites: SharedSites[RqSite]) -> None:
-        self._sites = sites
-
-    def make_site(self, settings: Settings) -> AbstractContextManager[RqSite]:
-        return self._sites.site(settings)
 
 
 class TestStockWorker(_Rq):

@@ -7,18 +7,18 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from typing import Any, ClassVar
 
 import pytest
 
 from support.contract_sites import SharedSites, settings_to
+from support.contract_suite import ConformanceOnSharedSites
 from support.faults.processes import Command
 from support.servers.processes import patient, redis_server
 from support.taskiq.brokers import Kind, make_broker
 from support.taskiq.contract import declare_all
 from support.taskiq.site import Loop, taskiq_worker
-from throttlekit.testing import AdapterConformance
 from throttlekit.testing.adapter_site import AdapterSite, End, Settings
 
 pytestmark = [pytest.mark.workers]
@@ -136,18 +136,10 @@ def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[TaskiqSite]]:
         yield sites
 
 
-class _Taskiq(AdapterConformance):
+class _Taskiq(ConformanceOnSharedSites):
     unsupported: ClassVar[Mapping[str, str]] = _OUTSIDE
     kind: ClassVar[Kind]
     form: ClassVar[str] = "loop"
-    _sites: SharedSites[TaskiqSite]
-
-    @pytest.fixture(autouse=True)
-    def _servers(self, sites: SharedSites[TaskiqSite]) -> None:
-        self._sites = sites
-
-    def make_site(self, settings: Settings) -> AbstractContextManager[TaskiqSite]:
-        return self._sites.site(settings)
 
 
 class TestRedisList(_Taskiq):
