@@ -265,9 +265,9 @@ def throttlekit_key(job: Job, limit: Limit) -> str | int | None:
     """
     Called when the key of a job under a limit with a key is computed, unless the call has one.
 
-    Return the key, or None for the limit's own key. The first key is used. Plugins that were registered
-    later are called first. After an exception or another result, which is logged, the limit's own key is used. The hook
-    is not called for a limit without a key, which counts all jobs together.
+    Return the key, or None for the limit's own key. The first key is used. Plugins that were registered later are
+    called first. After an exception or another result, which is logged, the limit's own key is used. The hook is not
+    called for a limit without a key, which counts all jobs together.
     """
 
 

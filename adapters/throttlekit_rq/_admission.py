@@ -131,14 +131,13 @@ def admit(
     if waiting is not None:
         throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # the body's process has no waker
         outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
-    grant = Grant(throttling, outcome, record.expires_ms if record.is_denied else None)
     try:
         clear_deferral(job, record)
     except BaseException:  # the job is checked again, and would be charged twice
         if outcome.decision is not None:
             throttling.limiter.cancel(outcome.decision)
         raise
-    return grant
+    return Grant(throttling, outcome, record.expires_ms if record.is_denied else None)
 
 
 def conclude(

@@ -36,8 +36,8 @@ class RateLimited(ThrottleError):
     Args:
         retry_after: Seconds, or a timedelta, until the partner accepts requests again. Default: 30 seconds.
         limit: The limit of the job that is paused, or its name. Default: the job's `throttle_on_429`, or all of its
-            limits except concurrency limits, also if the job has no limit of that name. By default,
-            `adapt=ByLatency(…)` also reduces the slots of the latter.
+            limits except concurrency limits. If the job has no such limit, the default applies. By default,
+            `adapt=ByLatency(…)` also reduces the slots of concurrency limits.
 
     Raises:
         ConfigurationError: *retry_after* is not a number of seconds from 0 to 366 days, or *limit* is neither a limit
