@@ -512,7 +512,7 @@ local function wake_claim(c, free, by_job, granted)
   local at = wake(c, c.entry and c.entry.state == 'o')
   if requester == '' or not at then return nil end
   at = max(at, now + SPACING)
-  if now - VOID <= list.look and list.look <= at and not (by_job and at > now + PATIENCE) then return nil end
+  if now - VOID <= list.look and list.look <= at and not (by_job and at > now + LEAD + PATIENCE) then return nil end
   list.look = at
   return at - now
 end

@@ -16,7 +16,7 @@ from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.answer import Answer, Caller, Reason, Requester
 from throttlekit._core.claim import CLASS
-from throttlekit._core.decide import LEAD_US, TURN_US, Stored
+from throttlekit._core.decide import TURN_US, Stored
 from throttlekit._core.late import EARLY_US, lateness_us
 from throttlekit._core.latency import Drop, Gauge
 from throttlekit._core.limit.base import Limit
@@ -27,6 +27,7 @@ from throttlekit._core.waitlist import (
     DEAF,
     FREE_UNKNOWN,
     FUTURE_US,
+    LEAD_US,
     PATIENCE_US,
     Pause,
     State,

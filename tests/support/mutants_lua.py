@@ -34,7 +34,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if max(at, ready) > now + (lead or 0) then", "if max(at, ready) > now then"),
         ("next_at = lead and at - lead", "next_at = at - (lead or 0)"),
         ("  at = max(at, now + SPACING)\n", ""),
-        ("and not (by_job and at > now + PATIENCE) then", "then"),
+        ("and not (by_job and at > now + LEAD + PATIENCE) then", "then"),
         ("if now - VOID <= list.look and", "if"),
         ("if not c.stale and (peeks or not c.adopted) then", "if not c.stale and peeks then"),
         ("if not c.stale and (peeks or not c.adopted) then", "if peeks or not c.adopted then"),

@@ -39,6 +39,7 @@ from throttlekit._core.waitlist import (
     DEAF,
     FUTURE_US,
     KEPT_US,
+    LEAD_US,
     PATIENCE_US,
     Entry,
     Ring,
@@ -48,10 +49,7 @@ from throttlekit._core.waitlist import (
     WakeRules,
 )
 
-__all__ = ["LEAD_US", "TURN_US", "Bell", "Stored", "bears_early", "decide", "early_us_of", "forget", "look", "scarcity"]
-
-LEAD_US = 30_000
-"""A job is woken this long before its unit is free. Simulated at 50/s, burst 1: use .975 with 10 ms, .988 with 30."""
+__all__ = ["TURN_US", "Bell", "Stored", "bears_early", "decide", "early_us_of", "forget", "look", "scarcity"]
 
 TURN_US = 1_000_000
 """The time for which a job keeps its turn in a limit while another, less scarce limit delays it."""

@@ -19,8 +19,7 @@ from throttlekit._core.algorithm import Algorithm, NoSlots
 from throttlekit._core.algorithms.gcra import GcraAlgorithm
 from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Kept, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import LEAD_US
-from throttlekit._core.waitlist import Wake
+from throttlekit._core.waitlist import LEAD_US, Wake
 from throttlekit._engine.call import WaitlistStore
 from throttlekit._engine.waker import Waker
 from throttlekit.errors import ConfigurationError, StoreUnavailable

@@ -19,9 +19,8 @@ from typing import Generic, TypeVar
 
 from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import LEAD_US
 from throttlekit._core.storage_keys import parts_of
-from throttlekit._core.waitlist import Wake
+from throttlekit._core.waitlist import LEAD_US, Wake
 from throttlekit._engine.call import WaitlistStore
 from throttlekit._engine.room import AHEAD_US, Room, Stop
 from throttlekit._util.fork_safety import renew_lock_after_fork

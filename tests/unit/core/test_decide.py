@@ -11,12 +11,11 @@ import pytest
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Share, SlidingLog, TokenBucket
 from throttlekit._core.answer import Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import CLASS, StoreClaim
-from throttlekit._core.decide import LEAD_US
 from throttlekit._core.late import EARLY_US, late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.change import change_rate
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
-from throttlekit._core.waitlist import PATIENCE_US, TRIAL_US, Entry, State, Wake
+from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, TRIAL_US, Entry, State, Wake
 from throttlekit.stores.base import Lease
 from throttlekit.stores.memory import MemoryStore
 
@@ -257,6 +256,29 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
     lists.now += 1
     lists.look("c", limit=limit)
     assert lists.decide("four", limit).reason is not Reason.FULL
+
+
+def test_requests_repeat_no_look_while_every_free_thread_has_a_wake(lists: Lists) -> None:
+    """No job can be woken then until a woken one makes its request, so one look, at the end of a wake, is enough."""
+    limit, woken = TokenBucket("fast", "100/s", burst=1), list[tuple[int, int]]()
+
+    def request(job: int) -> Answer:
+        answer = lists.decide(str(job), limit, owner="ab"[job % 2], free=1)
+        for wake in [wake for _, wake in (*answer.wakes, *lists.notified)]:
+            woken.append((lists.now + wake.in_us, int(wake.id)))
+        lists.notified.clear()
+        return answer
+
+    for job in range(60):
+        request(job)
+    looks = 0
+    for _ in range(40):
+        lists.now, job = first = min(woken)
+        woken.remove(first)
+        granted = request(job)
+        assert granted.reason is Reason.ALLOWED
+        looks += len(granted.looks)
+    assert looks == 2, "40 jobs at 100/s take 400 ms"
 
 
 def test_a_job_that_begins_to_wait_checks_no_owner_while_no_unit_is_near(lists: Lists) -> None:

@@ -11,8 +11,7 @@ import pytest
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.answer import Caller
-from throttlekit._core.decide import LEAD_US
-from throttlekit._core.waitlist import State
+from throttlekit._core.waitlist import LEAD_US, State
 from throttlekit._engine.call import Call, Delivery
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import Relay, Waiting, Waker, read_note

@@ -13,9 +13,8 @@ from throttlekit import FixedWindow, TokenBucket
 from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Kept, Look, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import LEAD_US
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit._core.waitlist import Wake
+from throttlekit._core.waitlist import LEAD_US, Wake
 from throttlekit._engine.room import Room
 from throttlekit._engine.waker import Waker
 from throttlekit.errors import StoreUnavailable
