@@ -120,15 +120,14 @@ local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, 
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
 -- Returns whether an owner is skipped: each of its free threads has a wake, or its first wake is overdue or was written
--- by a wrong clock. Sets the number of its wakes and the time of the first one.
+-- by a wrong clock. Sets the number of its wakes, which is exact below o.free and list.window, and the time of the first.
 local function is_skipped(list, o)
   if lateness(o.name) > 0 then return list.skips_late end
   if o.free <= 0 then return true end
   if not o.woken then
     local low, high = own('w', o.name)
-    local first = members(list, '1', low, high)[1]
-    o.first_wake = first and tonumber(sub(first, #low, #low + 15))
-    o.woken = first and count(list, low, high) or 0
+    local found = members(list, whole(max(1, math.min(o.free, list.window))), low, high)
+    o.first_wake, o.woken = found[1] and tonumber(sub(found[1], #low, #low + 15)), #found
   end
   if o.woken == 0 then return false end
   return o.woken >= o.free or o.first_wake + PATIENCE <= now or o.first_wake > now + FUTURE
@@ -157,14 +156,15 @@ end
 -- before it. list.head caches the owner until an entry, or the number of an owner's free threads, changes.
 local function head(list)
   if list.head then return list.head end
-  for most = 1, -1, -2 do
+  for most = 4, -1, -5 do
     list.skipped = {}
-    for _, o in ipairs(owners(list, whole(most), '(i')) do
+    local found = owners(list, whole(most), '(i')
+    for _, o in ipairs(found) do
       if not is_skipped(list, o) then list.head = o end
       if list.head then return o end
       list.skipped[#list.skipped + 1] = o
     end
-    if #list.skipped == 0 then return nil end
+    if #found < most then return nil end
   end
 end
 
@@ -410,7 +410,7 @@ local function check_skipped(c, skipped)
     if lateness(each.name) > 0 then  -- no process listens
     elseif each.free < DEAF then
       if TRIAL - each.free < now then each.free, c.list.head = rings(c, each.name) and -now or DEAF, nil end
-    elseif each.free > 0 and last_wake(c.list, each.name) + TRIAL < now then
+    elseif each.free > 0 and each.first_wake + TRIAL < now and last_wake(c.list, each.name) + TRIAL < now then
       wake_entry(c, entry_of(c.list, each.first), now, 'p')
     end
   end
@@ -507,7 +507,7 @@ local function wake_claim(c, free, by_job, granted)
   if list.epoch == '' or c.size == 0 then return nil end
   if lateness(requester) > 0 then requester = '' end
   local o = free and requester ~= '' and owner_of(list, requester)
-  if o and o.free and o.free ~= free then o.free, list.head = free > 0 and free or -now, nil end
+  if o and o.free and o.free ~= free then o.free, o.woken, list.head = free > 0 and free or -now, nil, nil end
   if granted then wake_workflow(c) end
   local at = wake(c, c.entry and c.entry.state == 'o')
   if requester == '' or not at then return nil end
