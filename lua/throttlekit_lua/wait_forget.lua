@@ -11,7 +11,8 @@ local ids = {unpacked(ARGV, 5 + 3 * #claims)}
 for _, c in ipairs(claims) do
   if c.record_was.epoch then
     find(c)
-    for _, e in ipairs(entries_of(c.list, ids)) do
+    for i, text in ipairs(texts_of(c.list, ids)) do
+      local e = entry_in(ids[i], text)
       if e and (owner == '' or e.owner == owner) then
         if keeps then keep(c.list, e, e.owner, now + KEPT_WAIT) else forget(c.list, e) end
       end

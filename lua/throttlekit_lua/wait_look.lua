@@ -26,11 +26,11 @@ local function look_reply(woken, again, in_us)
 end
 if list.epoch == '' then return look_reply({}, ids, nil) end
 if list.look <= now then list.look = 0 end
-local again, found = {}, entries_of(list, ids)
+local again, texts = {}, texts_of(list, ids)
 for i, id in ipairs(ids) do
-  local e = found[i]
-  if not e or e.owner ~= owner then again[#again + 1] = id
-  elseif e.state == 'k' then enter(list, e, owner) end
+  local state, its_owner = match(texts[i] or '', '^(%l) (%S*)')
+  if its_owner ~= owner then again[#again + 1] = id
+  elseif state == 'k' then enter(list, entry_in(id, texts[i]), owner) end
 end
 local in_us = wake_claim(c, tonumber(ARGV[3]))
 local reply = look_reply(members(list, '-1', own('w', owner)), again, in_us)

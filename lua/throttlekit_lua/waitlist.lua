@@ -180,11 +180,9 @@ local function entry_in(id, text)
   }
 end
 
--- Returns the entries of some ids; false for an id without an entry.
-local function entries_of(list, ids)
-  local found = #ids > 0 and call('HMGET', list.entries, unpacked(ids)) or {}
-  for i, id in ipairs(ids) do found[i] = entry_in(id, found[i]) end
-  return found
+-- Returns the texts of the entries of some ids; false for an id without an entry.
+local function texts_of(list, ids)
+  return #ids > 0 and call('HMGET', list.entries, unpacked(ids)) or {}
 end
 
 local function entry_of(list, id)

@@ -255,8 +255,8 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     ],
     "wait_look.lua": [
         ("if list.look <= now then list.look = 0 end\n", ""),
-        ("if not e or e.owner ~= owner then", "if not e then"),
-        ("elseif e.state == 'k' then enter(list, e, owner) end", "end"),
+        ("if its_owner ~= owner then", "if not its_owner then"),
+        ("elseif state == 'k' then enter(list, entry_in(id, texts[i]), owner) end", "end"),
         ("if list.epoch == '' then return", "if false then return"),
         ("wake_claim(c, tonumber(ARGV[3]))", "wake_claim(c)"),
         ("max(0, sub(member, low, low + 15) - now)", "sub(member, low, low + 15) - now"),
