@@ -120,14 +120,15 @@ local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, 
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
 -- Returns whether an owner is skipped: each of its free threads has a wake, or its first wake is overdue or was written
--- by a wrong clock. Sets the number of its wakes, which is exact below o.free and list.window, and the time of the first.
+-- by a wrong clock. Sets the number of its wakes and the time of the first one.
 local function is_skipped(list, o)
   if lateness(o.name) > 0 then return list.skips_late end
   if o.free <= 0 then return true end
   if not o.woken then
     local low, high = own('w', o.name)
-    local found = members(list, whole(max(1, math.min(o.free, list.window))), low, high)
-    o.first_wake, o.woken = found[1] and tonumber(sub(found[1], #low, #low + 15)), #found
+    local found = members(list, whole(MOST), low, high)
+    o.first_wake = found[1] and tonumber(sub(found[1], #low, #low + 15))
+    o.woken = #found < MOST and #found or count(list, low, high)
   end
   if o.woken == 0 then return false end
   return o.woken >= o.free or o.first_wake + PATIENCE <= now or o.first_wake > now + FUTURE
@@ -153,7 +154,8 @@ local function owners(list, most, till)
 end
 
 -- Returns the owner of the first waiting entry whose owner is not skipped, or nil. Sets list.skipped to the owners
--- before it. list.head caches the owner until an entry, or the number of an owner's free threads, changes.
+-- before it. list.head caches the owner until an entry, or the number of an owner's free threads, changes. Reads all
+-- owners only if each of the first four is skipped.
 local function head(list)
   if list.head then return list.head end
   for most = 4, -1, -5 do
@@ -181,9 +183,7 @@ local function entry_in(id, text)
 end
 
 -- Returns the texts of the entries of some ids; false for an id without an entry.
-local function texts_of(list, ids)
-  return #ids > 0 and call('HMGET', list.entries, unpacked(ids)) or {}
-end
+local function texts_of(list, ids) return #ids > 0 and call('HMGET', list.entries, unpacked(ids)) or {} end
 
 local function entry_of(list, id)
   return list.epoch ~= '' and entry_in(id, call('HGET', list.entries, id)) or nil
@@ -505,7 +505,7 @@ local function wake_claim(c, free, by_job, granted)
   if list.epoch == '' or c.size == 0 then return nil end
   if lateness(requester) > 0 then requester = '' end
   local o = free and requester ~= '' and owner_of(list, requester)
-  if o and o.free and o.free ~= free then o.free, o.woken, list.head = free > 0 and free or -now, nil, nil end
+  if o and o.free and o.free ~= free then o.free, list.head = free > 0 and free or -now, nil end
   if granted then wake_workflow(c) end
   local at = wake(c, c.entry and c.entry.state == 'o')
   if requester == '' or not at then return nil end

@@ -17,7 +17,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.slowdown import Remaining
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.wait_control import Charge
-from throttlekit._core.waitlist import WOKEN_US, State, Wake
+from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US, State, Wake
 from throttlekit.stores.base import Correction, Slowing
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore
@@ -87,6 +87,26 @@ def test_a_script_wakes_some_of_many_jobs(both: BothStores, listening: int) -> N
     for n in range(6):
         both.run("wake", [claim], NOW_US + 1_000_000 + n)
         both.run("look", [claim], NOW_US + 1_000_000 + n, "p39", 99, [])
+
+
+def test_an_owner_with_more_wakes_than_free_threads_is_skipped(both: BothStores) -> None:
+    """As in the reference, all wakes of an owner count: here more than one script makes, and more than its threads."""
+    claim = _claim(TokenBucket("a", "1000/s", burst=1))
+    both.listen("p")
+    for n in range(60):
+        both.run("decide", [claim], NOW_US, Requester(Caller.JOB, f"id{n}", "p", 40))
+    both.run("decide", [claim], NOW_US, Requester(Caller.JOB, "other", "q", 3))
+    both.listen("q")
+    assert len(both.run("look", [claim], NOW_US, "p", 40, []).wakes) > 20
+    both.run("look", [claim], NOW_US + 5_000, "p", 20, [])
+    assert [id for _, id in both.waitlist(claim).woken_of("q")] == ["other"]
+
+
+def test_a_request_repeats_no_look_while_no_other_job_can_be_woken(both: BothStores) -> None:
+    """As in the reference, one look is requested, for the time at which the units of the wake are no longer kept."""
+    claim = _claim(TokenBucket("a", "100/s", burst=1))
+    answers = [both.run("decide", [claim], NOW_US, Requester(Caller.JOB, f"id{n}", "p", 0)) for n in range(4)]
+    assert [answer.looks for answer in answers] == [(), (), ((0, 10_000 + PATIENCE_US),), ()]
 
 
 def test_a_script_removes_some_of_many_expired_jobs(both: BothStores) -> None:

@@ -435,9 +435,10 @@ class Waitlist:
 
     def next_look(self, at_us: int | None, now_us: int, *, by_job: bool) -> int | None:
         """
-        Request a look at *at_us* if no look was requested for an earlier time. Return the delay, or None. If a job
-        requests it (*by_job*), it may be later than the end of every wake. Then it is always requested, because the
-        process of the earlier look may hang.
+        Request a look at *at_us* if no look was requested for an earlier time. Return the delay, or None.
+
+        A job's request (*by_job*) always gets a look that is later than the end of any wake that a process gets now,
+        because the process of the earlier look may hang.
         """
         if at_us is None:
             return None
