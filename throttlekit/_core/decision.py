@@ -177,6 +177,8 @@ def charges_to_settle(decision: Decision, limit: Limit | None) -> tuple[Charged,
     Raises:
         ConfigurationError: The decision charged nothing or did not charge *limit*, or *limit* must be given.
     """
+    if not isinstance(limit, Limit | None):
+        raise ConfigurationError(f"limit= must be a limit that the decision charged, not {type(limit).__name__}")
     charged = tuple(each for each in decision.charged if not each.holder)
     without_store = decision.allowed and decision.reason == "store unavailable"
     if without_store and all(each.limit is not decision.limit for each in decision.charged):

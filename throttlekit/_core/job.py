@@ -41,7 +41,8 @@ class Job:
         All arguments by name, including positional arguments and defaults.
 
         Raises:
-            ConfigurationError: The arguments do not fit the function.
+            ConfigurationError: The arguments do not fit the function, or the names of its arguments are not known, as
+                for some functions written in C.
         """
         if self.function is None:
             try:
@@ -50,7 +51,10 @@ class Job:
                 raise ConfigurationError(
                     f"a job's kwargs must be a mapping, not {type(self.kwargs).__name__}"
                 ) from None
-        signature = _signature_of(self.function)
+        try:
+            signature = _signature_of(self.function)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"the arguments of job {self.name!r} have no known names: {error}") from None
         try:
             bound = signature.bind(*self.args, **self.kwargs)
         except TypeError as error:

@@ -69,6 +69,13 @@ def test_arguments_that_do_not_fit_are_a_configuration_error() -> None:
         _ = Job(name="send", function=send).arguments
 
 
+@pytest.mark.parametrize("function", [max, 5], ids=["built-in", "not callable"])
+def test_arguments_without_known_names_are_a_configuration_error(function: Any) -> None:
+    """Some functions written in C have no signature, so a key that names an argument cannot be computed."""
+    with pytest.raises(ConfigurationError, match="the arguments of job 'most' have no known names"):
+        _ = Job(name="most", args=(1, 2), function=function).arguments
+
+
 def test_arguments_are_a_copy() -> None:
     """A key function that changes the arguments does not change the job."""
     kwargs = {"a": 1}

@@ -145,6 +145,13 @@ def test_limit_that_was_not_charged_is_an_error(limiter: Limiter) -> None:
     assert str(caught.value) == ("limit 'other' is not one that the decision charged; it charged 'partner', 'tokens'")
 
 
+def test_a_name_in_place_of_a_limit_is_an_error(limiter: Limiter) -> None:
+    """The error says what is expected, also for a decision with only one limit."""
+    limit: Any = "partner"
+    with pytest.raises(ConfigurationError, match="limit= must be a limit that the decision charged, not str"):
+        limiter.settle(limiter.acquire(PARTNER), actual=1, limit=limit)
+
+
 def test_ambiguous_limit_is_an_error(limiter: Limiter) -> None:
     """Of several limits with fixed costs, the one to settle must be named."""
     decision = limiter.acquire(PARTNER, TokenBucket("other", "1/s"))

@@ -280,6 +280,12 @@ def test_done_needs_a_limit_with_workflows(limiter: Limiter, limit: Any) -> None
             verb(limit)
 
 
+def test_done_needs_the_name_of_a_workflow(limiter: Limiter) -> None:
+    """An empty name is not one, as in a job: otherwise `done` would silently release nothing."""
+    with pytest.raises(ConfigurationError, match=r"limit 'gpu': the held_by '\{workflow\}' is empty"):
+        limiter.done(GPU, "")
+
+
 # Between processes
 
 

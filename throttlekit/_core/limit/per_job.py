@@ -52,17 +52,19 @@ class PerJob:
         Raises:
             ConfigurationError: As for `key_of`; or the name of the workflow is empty: all such jobs would share a slot.
         """
+        return self._checked_workflow(lambda: from_job("held_by", self.held_by, job))
+
+    def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
+        """Return the holder for *workflow*, or for the workflow of *job*. Raise the same errors as `workflow_of`."""
+        return workflow_name(self.workflow_of(job) if workflow is None else self._checked_workflow(lambda: workflow))
+
+    def _checked_workflow(self, source: Callable[[], object]) -> str:
         with self._name_in_errors():
-            value = key_text(from_job("held_by", self.held_by, job))
-            if not value:
+            if not (value := key_text(source())):
                 raise ConfigurationError(
                     f"the held_by {show_source(self.held_by)} is empty: it must name the job's workflow"
                 )
             return value
-
-    def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
-        """Return the holder for *workflow*, or for the workflow of *job*. Raise the same errors as `workflow_of`."""
-        return workflow_name(self.workflow_of(job) if workflow is None else key_text(workflow))
 
     def part_of(self, job: Job | None) -> str | None:
         """
