@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from parity.waits import LIMITS, BothStores, WaitHistory
-from throttlekit import FixedWindow, TokenBucket
+from throttlekit import ByLatency, Concurrency, FixedWindow, TokenBucket
 from throttlekit._core.answer import Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.slowdown import Remaining
-from throttlekit._core.storage_keys import wait_names
+from throttlekit._core.storage_keys import holder_name, wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US, State, Wake
-from throttlekit.stores.base import Correction, Slowing
+from throttlekit.stores.base import Correction, Lease, Slowing
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.wire import UnusableReply, answer_of, bell_of, look_of
@@ -107,6 +107,29 @@ def test_a_request_repeats_no_look_while_no_other_job_can_be_woken(both: BothSto
     claim = _claim(TokenBucket("a", "100/s", burst=1))
     answers = [both.run("decide", [claim], NOW_US, Requester(Caller.JOB, f"id{n}", "p", 0)) for n in range(4)]
     assert [answer.looks for answer in answers] == [(), (), ((0, 10_000 + PATIENCE_US),), ()]
+
+
+def test_a_grant_that_reduces_the_slots_wakes_for_the_slots_that_are_left(both: BothStores) -> None:
+    """As in the reference, a grant that finds slots of dead processes reduces their number, and then wakes jobs."""
+    second, bucket = 1_000_000, "tk1:{g:}:f"
+
+    def claim(holder: str = "", least: int = 1) -> StoreClaim:
+        return StoreClaim(bucket, Concurrency("g", 20, lease=30, adapt=ByLatency(least)).bind(1, 0, holder))
+
+    def request(job: str, now_us: int, free: int = 0) -> Any:
+        held = claim(holder_name(job, "0", 0))
+        return both.run("decide", [held], now_us, Requester(Caller.JOB, job, "p", free))
+
+    # A first measurement, with 20 slots: the number begins at the least one.
+    first = claim("first", least=20)
+    both.run("decide", [first], NOW_US - second, Requester(Caller.WITHOUT_JOB))
+    both.run("release", [first], NOW_US, what=[Lease(bucket, first.algorithm, NOW_US - second)])
+    for n in range(26):
+        request(f"id{n}", NOW_US if n < 2 else NOW_US + 10 * second)
+    later_us = NOW_US + 31 * second
+    assert [wake.id for wake in both.run("look", [claim()], later_us, "p", 1, []).wakes] == ["id20"]
+    granted = request("id20", later_us, free=3)
+    assert (granted.reason, granted.wakes) == (Reason.ALLOWED, ())
 
 
 def test_a_script_removes_some_of_many_expired_jobs(both: BothStores) -> None:
