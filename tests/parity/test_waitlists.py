@@ -14,7 +14,7 @@ from parity.waits import LIMITS, BothStores, WaitHistory
 from throttlekit import ByLatency, Concurrency, FixedWindow, TokenBucket
 from throttlekit._core.answer import Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.slowdown import Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import holder_name, wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US, State, Wake
@@ -225,6 +225,31 @@ def store(request: pytest.FixtureRequest) -> Any:
 
 def _claim(limit: TokenBucket, name: str = "a") -> StoreClaim:
     return StoreClaim(f"tk1:{{{name}:}}:f", limit.bind(1, 0, ""))
+
+
+def test_a_refusal_of_a_job_from_before_a_slow_down_that_is_over_slows_again(both: BothStores) -> None:
+    """As in the reference: here a report of remaining units has kept the record of the slow-down until then."""
+    claim = _claim(TokenBucket("a", "10/s", burst=1))
+    both.run("slow", [claim], NOW_US, what=[Slowing(claim, Refusal(None, 1_000_000, 50_000))])
+    both.run("slow", [claim], NOW_US + 1, what=[Slowing(claim, Remaining(3, 60_000_000))])
+    later_us = NOW_US + 30_000_000
+    both.run("slow", [claim], later_us, what=[Slowing(claim, Refusal(NOW_US - 1, 1_000_000, 50_000))])
+    slow = both.waitlist(claim).slow
+    assert slow is not None
+    assert slow.fell_us == later_us
+
+
+def test_a_charge_of_a_slow_down_that_is_over_delays_no_job(both: BothStores) -> None:
+    """As in the reference: a large cost is charged beyond the end of a slow-down, and a new one begins after it."""
+    limit = TokenBucket("a", "10/s", burst=3)
+    claim, large = _claim(limit), StoreClaim("tk1:{a:}:f", limit.bind(3, 0, ""), 3)
+    both.run("slow", [claim], NOW_US, what=[Slowing(claim, Remaining(3, 5_000_000))])
+    granted = both.run("decide", [large], NOW_US + 2_000_000, Requester(Caller.WITHOUT_JOB))
+    assert granted.reason is Reason.ALLOWED
+    both.run("slow", [claim], NOW_US + 5_000_001, what=[Slowing(claim, Refusal(None, 1_000_000, 50_000))])
+    slow = both.waitlist(claim).slow
+    assert slow is not None
+    assert slow.tat_us < NOW_US + 5_500_000
 
 
 SLOW = _claim(TokenBucket("a", "1/s", burst=1))
