@@ -200,8 +200,12 @@ class Wired:
             self.fleet.flush()
 
     def claims(self, call: Call) -> list[Claim]:
-        """For adapters: return the claims of *call*, at the current rates of its limits."""
-        return self._resolver.resolve(call.on(self.in_force(call.limits, call.real_job)), remember=False)
+        """
+        For adapters: return the claims of *call*, at the current rates of its limits, of one unit each: a rule may have
+        lowered a limit below the cost of a job that runs or waits. With a cost of 0, the claims are of no unit.
+        """
+        call = call._replace(limits=self.in_force(call.limits, call.real_job), cost=0 if call.cost == 0 else 1)
+        return self._resolver.resolve(call, remember=False)
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
         """

@@ -48,7 +48,8 @@ class AsyncLimiter:
     raised, which may take as long as the store's time-out. Methods that change a charge or a limit, such as `settle` or
     `pause`, run to their end although they are cancelled.
 
-    Keys, costs and hooks that are functions are called in the event loop. Several loops can share one object.
+    Keys, costs and hooks that are functions are called in the event loop or, if the call needs a thread, in the context
+    of its caller. Several loops can share one object.
 
     Args:
         store: As for `Limiter`. In a process that has a `Limiter` too, pass that limiter, so that both use the same

@@ -67,7 +67,13 @@ def common_options(command: _F) -> _F:
 
 @contextmanager
 def open_control(
-    url: str | None, by: str | None = None, name: str | None = None, *, yes: bool = True, tier: str | None = None
+    url: str | None,
+    by: str | None = None,
+    name: str | None = None,
+    *,
+    yes: bool = True,
+    tier: str | None = None,
+    pattern: bool = False,
 ) -> Generator[Control, None, None]:
     """
     Open live control of the store at *url*.
@@ -75,6 +81,7 @@ def open_control(
     Args:
         name: The limit to change. If the fleet has not used it, or its *tier*, in the last hour, a warning is printed.
         yes: Whether to continue after that warning.
+        pattern: Whether the command takes a pattern of names, with "*", in place of a name.
     """
     if url is None:
         raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
@@ -83,7 +90,7 @@ def open_control(
     from throttlekit_cli.store import name_store
 
     with store_errors(), Control(url, by=by) as control:
-        if name is not None and not _is_known(control, name, tier) and not yes:
+        if name is not None and not _is_known(control, name, tier, pattern=pattern) and not yes:
             raise CommandFailed(
                 "nothing was changed. If the limit is deployed later, repeat the command with --yes. "
                 f"Store: {name_store(url)}"
@@ -111,15 +118,14 @@ def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, f
     click.echo(f"{where} Running workers apply it within 2 seconds." if follow else where)
 
 
-def _is_known(control: Control, name: str, tier: str | None) -> bool:
+def _is_known(control: Control, name: str, tier: str | None, *, pattern: bool) -> bool:
     """Return whether the fleet has used the limit *name*, and its *tier*, in the last hour. If not, print a warning."""
-
     from throttlekit._core.spelling import similar_names
     from throttlekit.fleet.rules import Rule
     from throttlekit_cli.formatting import printable
 
     names = control.names()
-    if "*" in name and any(Rule(what="scale", name=name).is_for(each) for each in names):
+    if pattern and any(Rule(what="scale", name=name).is_for(each) for each in names):
         return True
     if name in names:
         tiers = control.tiers(name) if tier is not None else ()

@@ -283,7 +283,7 @@ def scale(
     """
     if unset == (factor is not None):
         raise click.UsageError("name the factor, as in `throttlekit scale NAME 0.5`, or --unset")
-    with open_control(url, by, None if unset and "*" in name else name, yes=yes or unset) as control:
+    with open_control(url, by, None if unset and "*" in name else name, yes=yes or unset, pattern=True) as control:
         print_changes(url, control.scale(name, factor, duration=duration), f"{name} is not scaled.")
 
 

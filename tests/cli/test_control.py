@@ -173,6 +173,16 @@ def test_a_name_that_is_not_in_use_is_refused_without_yes(run: Run, redis_url: s
     assert (known.exit_code, known.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("words", [["pause"], ["set", "5/s"], ["shadow"], ["weight", "acme", "2"]])
+def test_only_scale_takes_a_pattern(run: Run, redis_url: str, words: list[str]) -> None:
+    """A rule for a pattern would apply to no limit, so it is refused like a name that is not in use."""
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        limiter.acquire(TokenBucket("llm-a", "100/s"))
+    outcome = run(words[0], "llm-*", *words[1:])
+    assert "has not used a limit named 'llm-*'" in outcome.stderr
+    assert (outcome.exit_code, run("rules").exit_code) == (2, 1)
+
+
 TOKENS = TokenBucket("tokens", "20000/minute", burst=1200)
 SLOTS = Concurrency("db", 8)
 LEAKY = LeakyBucket("leaky", "5/s")

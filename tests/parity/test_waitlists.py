@@ -239,6 +239,16 @@ def test_a_refusal_of_a_job_from_before_a_slow_down_that_is_over_slows_again(bot
     assert slow.fell_us == later_us
 
 
+def test_a_refusal_of_a_job_that_was_admitted_at_the_last_refusal_slows_again(both: BothStores) -> None:
+    """As in the reference: only jobs that were admitted before do not count."""
+    claim = _claim(TokenBucket("a", "10/s", burst=1))
+    for now_us, granted_us in ((NOW_US, None), (NOW_US + 1, NOW_US), (NOW_US + 2, NOW_US)):
+        both.run("slow", [claim], now_us, what=[Slowing(claim, Refusal(granted_us, 1_000_000, 50_000))])
+    slow = both.waitlist(claim).slow
+    assert slow is not None
+    assert slow.fell_us == NOW_US + 1
+
+
 def test_a_charge_of_a_slow_down_that_is_over_delays_no_job(both: BothStores) -> None:
     """As in the reference: a large cost is charged beyond the end of a slow-down, and a new one begins after it."""
     limit = TokenBucket("a", "10/s", burst=3)

@@ -492,8 +492,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_adapter_floor.py::test_a_job_past_its_max_wait_ends_as_configured"],
         ),
         (
-            "        if isinstance(error, ConfigurationError):\n            return Failed(error)\n",
-            "",
+            "            return Failed(error)\n        self._log.error(",
+            "        self._log.error(",
             ["tests/unit/engine/test_adapter_floor.py::test_a_configuration_error_fails_the_job"],
         ),
         (

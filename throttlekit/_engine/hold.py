@@ -77,6 +77,7 @@ class Hold:
                     raise _waited_too_long(decision)
                 woken.clear()
         except ConfigurationError:
+            self._limiter.waker.done(self._id)
             raise
         except BaseException:  # also an interrupt, such as a job's time limit
             self._leave()
@@ -107,6 +108,9 @@ class Hold:
                     await threads.run_to_end(functools.partial(self._undo, request))
                 else:  # it may still be granted, perhaps after the loop was closed
                     request.add_done_callback(self._undo)
+                raise
+            except ConfigurationError:
+                self._limiter.waker.done(self._id)
                 raise
             except asyncio.TimeoutError:
                 if denial is None:  # the request itself timed out

@@ -79,10 +79,10 @@ class Heartbeat:
         """
         known, now = self._known, time.monotonic()
         with known.changed:
-            known.kept[lease] = _Kept(lease, seconds, on_lost, now + seconds / 3, now)
             if not known.running:
                 threading.Thread(target=self._beat, args=(known,), name="throttlekit-heartbeat", daemon=True).start()
                 known.running = True
+            known.kept[lease] = _Kept(lease, seconds, on_lost, now + seconds / 3, now)
             known.changed.notify()
 
     def drop(self, lease: Lease) -> bool:

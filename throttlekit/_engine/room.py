@@ -179,6 +179,7 @@ class Room(Generic[_T]):
         """Remove all waiting jobs. Return their items, in the order in which they arrived."""
         items = [held.item for held in self._held.values()]
         self._held.clear()
+        self._ready.clear()
         self._lists.clear()
         return items
 
@@ -308,6 +309,10 @@ class Room(Generic[_T]):
     def _push(self, held: _Held[_T]) -> None:
         self._number += 1
         heapq.heappush(self._ready, (held.due_us, self._number, held))
+        if len(self._ready) > 2 * len(self._held) + 100:  # stale entries keep the jobs' messages in memory
+            current = [each for each in self._ready if self._held.get(each[2].id) is each[2]]
+            self._ready = [each for each in current if each[0] == each[2].due_us]
+            heapq.heapify(self._ready)
 
     def _forget_idle(self, known: _List) -> None:
         if not known.ids and not known.requested_us:

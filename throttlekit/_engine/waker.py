@@ -183,10 +183,13 @@ class Waker(Generic[_T]):
         """Begin to listen, and to start woken jobs. Do nothing if the waker has begun."""
         here = self._here
         with here.changed:
-            if here.thread is not None or here.closed:
-                return
-            here.thread = threading.Thread(target=self._run, args=(here,), name="throttlekit-waker", daemon=True)
-            here.thread.start()
+            if here.thread is None and not here.closed:
+                thread = threading.Thread(target=self._run, args=(here,), name="throttlekit-waker", daemon=True)
+                try:
+                    thread.start()
+                    here.thread = thread
+                except RuntimeError as error:
+                    _LOG.error("No thread can be started now, so waiting jobs stay until the next one waits: %s", error)
 
     def close(self) -> list[_T]:
         """Stop the waker. Return the waiting jobs."""

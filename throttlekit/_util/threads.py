@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
@@ -31,19 +32,20 @@ class Threads:
 
     def start(self, function: Callable[[], _T]) -> Future[_T]:
         """
-        Call *function* in a thread.
+        Call *function* in a thread, in the context of the caller: a key or a hook may read a `ContextVar`.
 
         Raises:
             RuntimeError: The interpreter is shutting down.
         """
         from concurrent.futures import ThreadPoolExecutor  # costly to import, and only event loops need it
 
+        context = copy_context()
         while True:
             executor = self._executor
             if executor is None:
                 executor = self._executor = ThreadPoolExecutor(_MOST, thread_name_prefix="throttlekit")
             try:
-                return executor.submit(function)
+                return executor.submit(context.run, function)
             except RuntimeError:
                 if self._executor is executor:
                     raise

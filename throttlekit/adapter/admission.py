@@ -277,6 +277,8 @@ class Throttling(Generic[_M]):
 
     def _outcome_of_error(self, job: Job, error: Exception, waits: Waiting | None) -> Outcome:
         if isinstance(error, ConfigurationError):
+            if waits is not None:
+                waits.waker.done(waits.id or job.id)  # a woken job makes no request, so its wake belongs to no job
             return Failed(error)
         self._log.error("%s %s could not be decided on; it is deferred.", self._noun, job.id, exc_info=error)
         if waits is not None:

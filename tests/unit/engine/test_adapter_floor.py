@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from throttlekit import ConfigurationError, Decision, Delivery, Job, Limit, Limiter, RateLimited, TokenBucket
+from throttlekit._core.waitlist import Wake
+from throttlekit._engine.call import Waiting
 from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, Run, Throttling, WaitRules
 from throttlekit.errors import WaitedTooLong
 from throttlekit.plugins import LimitsFor
@@ -74,6 +76,20 @@ def test_a_configuration_error_fails_the_job() -> None:
     outcome = _throttling(_Host(fault=fault)).admit("a")
     assert isinstance(outcome, Failed)
     assert outcome.error is fault
+
+
+def test_a_woken_job_with_a_configuration_error_blocks_no_other() -> None:
+    """Its waker does not consider it as one that makes a request, so its wake is removed from the waitlist."""
+    costs = iter([1, 1])
+    limit = TokenBucket("costs", "1/minute", burst=1, cost=lambda _: next(costs, -1))
+    throttling = _throttling(_Host(limit))
+    waker = throttling.limiter.make_waker(lambda: 1, lambda *_: None)
+    assert isinstance(throttling.admit("a"), Run)
+    assert isinstance(throttling.admit("b", Waiting(waker, "b")), Deferred)
+    assert isinstance(throttling.admit("b", Waiting(waker, "b")), Failed)
+    room = waker._here.room  # pyright: ignore[reportPrivateUsage]
+    waker.close()
+    assert room.apply_wakes([Wake("b", 0)], 0) == ["b"], "no job of this process has this wake"
 
 
 def test_any_other_error_defers_the_job(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -112,6 +113,44 @@ def test_hold_raises_after_its_timeout(limiter: Limiter) -> None:
     assert free(limiter) == 1
     with Limiter().hold(ONE, timeout=0) as held:
         assert held.decision
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_an_error_of_a_repeated_request_ends_the_wait(limiter: Limiter, in_loop: bool) -> None:
+    """A caller whose cost cannot be computed any more is forgotten, so that its wake blocks no other caller."""
+    costs = iter([1])
+    limit = TokenBucket("costs", "20/s", burst=1, cost=lambda _: next(costs, -1))
+    limiter.acquire(limit, cost=1)
+
+    def wait() -> None:
+        if in_loop:
+            asyncio.run(AsyncLimiter(limiter).wait(limit, job=Job()))
+        else:
+            limiter.wait(limit, job=Job())
+
+    with pytest.raises(ConfigurationError, match="a cost must be a whole number"):
+        wait()
+    here = limiter.waker._here  # pyright: ignore[reportPrivateUsage]
+    assert (here.room._busy, here.waited) == ({}, {})  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("verb", ["acquire", "hold", "wait"])
+def test_a_key_reads_the_context_of_the_task(limiter: Limiter, verb: str) -> None:
+    """The key of a request may be in a `ContextVar`, also if a thread computes it."""
+    tenant: ContextVar[str] = ContextVar("tenant")
+    limit = TokenBucket("keyed", "10/s", key=lambda _: tenant.get())
+
+    async def request() -> None:
+        tenant.set("acme")
+        mine = AsyncLimiter(limiter)
+        if verb == "hold":
+            async with mine.hold(limit, job=Job(id="1")):
+                pass
+        else:
+            await getattr(mine, verb)(limit, job=Job(id="1"))
+
+    asyncio.run(request())
+    assert limiter.peek(limit, key="acme").remaining == 9
 
 
 def test_an_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

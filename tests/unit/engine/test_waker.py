@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -159,6 +161,35 @@ def test_a_relayed_job_is_started_as_soon_as_it_is_woken() -> None:
     times_us = [0, LEAD_US - 3_001, LEAD_US - 3_000, LEAD_US - 3_000]
     ready = [room.take_ready(at_us) for at_us in times_us]
     assert [each and each[0] for each in ready] == ["bucket", None, "window", "both"]
+
+
+def test_jobs_that_have_ended_are_not_kept_in_memory() -> None:
+    """A job that waits for long does not keep those that ended before it, although each had a longest wait."""
+    room, ended = Room[str](), "an item of a job that has ended"
+    room.hold("long", "long", UNIT, "e", 0, 1_000)
+    references = sys.getrefcount(ended)
+    for number in range(1_000):
+        room.hold(str(number), ended, UNIT, "e", 0, 60_000_000)
+        room.release(str(number))
+    assert sys.getrefcount(ended) < references + 200
+    assert room.take_ready(1_000) is not None
+
+
+def test_a_thread_that_cannot_start_is_started_with_the_next_job(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example at a limit on processes. Jobs that wait meanwhile are held, and started afterwards."""
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _cannot_start)
+        bench.wait("one")
+    assert "No thread can be started now" in caplog.text
+    bench.wait("two")
+    bench.wake("one")
+    wait_until(lambda: "one" in bench.started, description="the job is started")
+
+
+def _cannot_start(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_job_that_no_longer_exists_leaves_its_waitlist(bench: Bench) -> None:

@@ -27,6 +27,7 @@ from throttlekit import (
     SlidingLog,
     StoreUnavailable,
     TokenBucket,
+    WaitedTooLong,
     hookimpl,
 )
 from throttlekit._core.limit.change import change_rate
@@ -271,6 +272,26 @@ def test_429_pauses_the_limit_at_the_current_rate(fleet: Fleet) -> None:
     assert fleet.decide(TIERED, plan="pro").reason == "paused"
 
 
+def test_a_429_of_a_job_that_costs_more_than_a_set_burst_pauses_the_limit(fleet: Fleet) -> None:
+    """The job waits until the rule ends, like any job whose cost is above a set burst: it does not fail."""
+    dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
+    job, delivery = Job(id="1", queue="q", kwargs={"cost": 5}), Delivery()
+    assert fleet.limiter.acquire(dear, job=job, delivery=delivery)
+    fleet.set_rules(Rule(what="set", name="dear", rate="2/s"))
+    denied = deny_after_429(fleet.limiter, RateLimited(30), [dear], job=job, delivery=delivery, release=lambda: None)
+    assert (denied.allowed, denied.reason, denied.final) == (False, "paused", False)
+    fleet.set_rules()
+    assert fleet.limiter.peek(dear, job=job).reason == "paused", "the pause was stored"
+
+
+def test_a_caller_that_costs_more_than_a_set_burst_stops_waiting(fleet: Fleet) -> None:
+    """The time-out raises the documented error, and nothing stays held."""
+    fleet.set_rules(Rule(what="set", name="partner", rate="1/s", burst=1))
+    with pytest.raises(WaitedTooLong):
+        fleet.limiter.wait(PARTNER, cost=3, timeout=0.01)
+    assert len(fleet.limiter.waker) == 0
+
+
 # Rules that pause
 
 
@@ -373,6 +394,15 @@ def test_job_past_its_max_wait_ends_in_a_pause(fleet: Fleet, delivery: Delivery,
     fleet.advance(31)
     again = fleet.decide(PARTNER, delivery=delivery)
     assert again.final is (refused_after is not None)
+
+
+def test_job_that_costs_more_than_a_set_burst_ends_after_its_max_wait(fleet: Fleet) -> None:
+    """Its `max_wait` applies as in a pause: the job has a position, although no rate admits its cost."""
+    fleet.set_rules(Rule(what="set", name="dear", rate="2/s"))
+    dear, delivery = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"]), Delivery(max_wait=30)
+    assert not fleet.decide(dear, delivery=delivery, cost=5).final
+    fleet.advance(31)
+    assert fleet.decide(dear, delivery=delivery, cost=5).final
 
 
 def test_longest_pause_is_reported(fleet: Fleet) -> None:
