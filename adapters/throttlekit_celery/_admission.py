@@ -37,7 +37,7 @@ DEFERRED_EVENT = "throttlekit-deferred"
 
 _log = logging.getLogger("throttlekit.celery")
 
-_RETRY_COPY_AFTER = 1.0
+_TRY_AGAIN_AFTER = _RETRY_COPY_AFTER = 1.0
 _GIVE_BACK_WITHIN = 5.0
 
 
@@ -199,6 +199,23 @@ class Admission:
             return None  # the pool accepts no more tasks; the broker redelivers this one
         tasks = self._tasks_of(held.consumer)
         tasks.on_arrival(held)
+        try:
+            run = self._request(tasks, held, pool)
+        except Exception:
+            _log.exception("Task %s could not be ended without its body; it is tried again.", held.request.id)
+            tasks.hold_again(held, _TRY_AGAIN_AFTER)
+            run = None
+        if run is None:
+            return self._release_pool_slot(held.consumer)
+        held.request.request_dict[RECEIPT] = receipt_of(run)
+        return self._running.execute(held, run, pool, **options)
+
+    def _request(self, tasks: HeldTasks, held: HeldTask, pool: Any) -> Run | None:
+        """
+        Request the units of *held*. If it may not begin, let it wait, or end it, and return None.
+
+        An error is one of Celery, for example that its result backend is unavailable as it stores the failure.
+        """
         if held.request.revoked():
             self._remove(tasks, held)
         elif round(rest := min(held.first_request_at - time.monotonic(), self._longest), 2) > 0:  # woken a little early
@@ -206,18 +223,19 @@ class Admission:
         elif self._capacity.admit_or_queue(held, pool):
             outcome = self.throttling.admit(held, tasks.waiting_of(held))
             if isinstance(outcome, Run):
-                held.request.request_dict[RECEIPT] = receipt_of(outcome)
-                return self._running.execute(held, outcome, pool, **options)
+                return outcome
             if isinstance(outcome, Deferred):
                 self._hold(tasks, held, outcome)
             else:
                 self._end(tasks, held, outcome)
-        return self._release_pool_slot(held.consumer)
+        return None
 
     def _refuse(self, consumer: Any, request: Any, error: ConfigurationError, *_: Any, **__: Any) -> None:
         """End *request* as failed. Celery calls this function to pass the task to the pool."""
-        end_without_body(request, Failed(error))
-        self._release_pool_slot(consumer)
+        try:
+            end_without_body(request, Failed(error))
+        finally:
+            self._release_pool_slot(consumer)
 
     def _hold(self, tasks: HeldTasks, held: HeldTask, outcome: Deferred) -> None:
         """Hold *held*, which was denied."""

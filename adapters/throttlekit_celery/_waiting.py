@@ -123,6 +123,8 @@ class HeldTasks:
             self._woken.discard(held)
             self._add(held, State.HELD)
         _show_as_scheduled(held, delay)
+        if self._next_check is None:
+            self._check_later()
         self.waker.hold(held.id, held, round(delay * 1_000_000))
 
     def on_arrival(self, held: HeldTask) -> None:
@@ -173,6 +175,8 @@ class HeldTasks:
         window = min(least + held, max(least, self._max_held - held), _UNLIMITED)
         consume_again(self.consumer, window)
         self._window, self._widens_at = window, held + window - least // 2
+        if len(self._tasks) >= self._widens_at:  # tasks arrived while the consumers were replaced
+            self.loop.call(self._fit_window)
 
     def _take_up(self, held: HeldTask) -> None:
         with self._lock:
@@ -207,13 +211,20 @@ class HeldTasks:
             now = time.monotonic()
             if now - self._checked_at >= _CHECK_EVERY:
                 self._checked_at = now
-                if sum(islice((1 for task in self if self._check(task)), _MOST_AT_ONCE)) == _MOST_AT_ONCE:
+                if sum(islice((1 for task in self if self._check_one(task)), _MOST_AT_ONCE)) == _MOST_AT_ONCE:
                     self._checked_at = 0.0
                 if self._window > 2 * (self.consumer.initial_prefetch_count + len(self._tasks)):
                     self._fit_window()
         finally:
             if self._tasks:
                 self._check_later()
+
+    def _check_one(self, held: HeldTask) -> bool:
+        try:
+            return self._check(held)
+        except Exception:
+            _log.exception("Task %s could not be checked; it is checked again.", held.request.id)
+            return False
 
     # Called in any thread
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Queue
 from typing import Any
 
+from dramatiq import DecodeError
 from dramatiq.message import Message
 
 from throttlekit import Limiter
@@ -338,11 +340,17 @@ def _put_first(thread: Any, message: Any) -> None:
 
 
 def _take_fetched(consumer: Any) -> list[Any]:
-    """Remove and return the messages in the cache of a Redis consumer."""
+    """
+    Remove and return the messages in the cache of a Redis consumer. A message that cannot be decoded is left to
+    Dramatiq's maintenance, as when the consumer reads it.
+    """
     cache: Iterable[bytes] = getattr(consumer, "message_cache", ())
     decode: Any = Message.decode  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    messages = [decode(data) for data in cache if data]
-    if messages:
+    messages: list[Any] = []
+    for data in filter(None, cache):
+        with suppress(DecodeError):
+            messages.append(decode(data))
+    if cache:
         consumer.message_cache = []
     return messages
 

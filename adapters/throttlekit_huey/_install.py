@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -87,8 +88,9 @@ def install(
             # task. No worker would have that task for ten seconds.
             # (A greenlet has no ident, and the ident of a process is not one of these threads.)
             workers, idle = [worker for _, worker in consumer.worker_threads], {None, *admission.waiting.idle}
+            until = time.monotonic() + 2 * (untyped.storage.read_timeout or 1)
             for worker in [each for each in workers if getattr(each, "ident", None) in idle]:
-                worker.join(2 * (untyped.storage.read_timeout or 1))
+                worker.join(max(0.0, until - time.monotonic()))
             admission.waiting.close()
             stop(graceful)
 

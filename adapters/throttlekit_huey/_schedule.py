@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from huey.storage import ConnectionError, TimeoutError  # type: ignore[import-untyped]
+from huey.storage import TimeoutError  # type: ignore[import-untyped]
+from redis.exceptions import RedisError
 
 import throttlekit_lua
 
@@ -154,12 +155,15 @@ class Schedule:
         self._conn.unlink(self._in_hand, self._woken)
 
     def _retry(self, call: Callable[[], Any], until: float) -> tuple[Any, bool]:
-        """Return the result of *call*, which is repeated after connection errors until *until*, and whether it was."""
+        """
+        Return the result of *call*, which is repeated after errors of Redis until *until*, and whether it was. A server
+        that fails over or has no memory left answers with an error.
+        """
         again = False
         while True:
             try:
                 return call(), again
-            except (ConnectionError, TimeoutError):
+            except RedisError:
                 if time.monotonic() > until:
                     raise
                 again = True

@@ -83,7 +83,7 @@ class Delivered(bytes):
         return bool(getattr(channel, "is_closed", False))
 
     async def ack(self) -> None:
-        if not self.kept and self.confirm is not None:
+        if not self.kept and not self.acked and self.confirm is not None:
             self.acked = True
             await maybe_awaitable(self.confirm())
 
@@ -279,6 +279,8 @@ class Holding(HoldingStream[_Message, Delivered]):
             await pool.release(connection)
 
     async def is_ours(self, message: Delivered) -> bool:
+        if message.acked:
+            return True  # its body has begun before, so the broker no longer has it
         if message.is_lost or self._idle is None or not message.stream or self._held_for(message) < self._idle / 20:
             return not message.is_lost
         return message.entry_id in await self._renew_entries(message.stream, [message.entry_id])

@@ -90,7 +90,8 @@ class Options:
         travel = options.travelling(_read_carried(labels), job)
         if THROTTLE in travel:
             travel[THROTTLE] = json.dumps(travel[THROTTLE])
-        return {**labels, **travel}
+        # Without None, which taskiq would send as the text "None".
+        return {**{name: value for name, value in labels.items() if name not in OPTIONS or value is not None}, **travel}
 
     def check_sent(self, message: TaskiqMessage) -> None:
         """

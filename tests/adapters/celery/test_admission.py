@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -21,6 +22,7 @@ from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import RunAgain
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._options import TaskLimits
+from throttlekit_celery._requeue import ASKS_AT
 
 PARTNER = TokenBucket("partner", "2/s", burst=1)
 
@@ -244,6 +246,57 @@ def test_a_task_that_is_held_for_too_long_is_put_back(
     copies.pop()(True)
     assert (acknowledged, ids_of_held(admission, consumer)) == ([1], [])
     assert ids_on_waitlist(limiter) == ["2"], "the task keeps its position"
+
+
+def test_a_task_whose_first_request_is_late_is_put_back(
+    admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of a task that got a 429 with a long wait is not held for longer than other tasks."""
+    monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
+    copies: list[Any] = []
+    monkeypatch.setattr(admission._copies, "put_back", lambda held, _: not copies.append(held))
+    request = Request(admission._app.tasks["call"], "2")
+    request.message.headers[ASKS_AT] = time.time() + 7200
+    admission.receive(consumer, request)
+    consumer.on_task_request(request)
+    (held,) = admission._tasks_of(consumer)
+    held.received_at -= admission._longest + 1
+    consumer.turn_until(lambda: copies == [held], "a copy was sent")
+
+
+def test_an_error_of_celery_keeps_no_pool_slot_and_no_task(
+    admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example, the result backend is unavailable as it stores that a task has expired. The task is tried again."""
+    monkeypatch.setattr("throttlekit_celery._admission._TRY_AGAIN_AFTER", 0.0)
+    released: list[str] = []
+    consumer.controller._quick_release = lambda: released.append("slot")
+    errors = [ConnectionError("away")]
+
+    def revoked(request: Request) -> bool:
+        if errors:
+            raise errors.pop()
+        return request.is_revoked
+
+    monkeypatch.setattr(Request, "revoked", revoked)
+    request = receive(admission, consumer)
+    assert not request.ran
+    assert "could not be ended" in caplog.text
+    consumer.turn_until(lambda: request.ran, "the task has run")
+    assert released == ["slot"]
+
+
+def test_a_task_that_cannot_be_checked_stops_no_other_check(
+    admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revoked task leaves its waitlist, although the check of the one before it raises an error."""
+    monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
+    limiter.pause(PARTNER, 3600)
+    faulty, revoked = receive(admission, consumer), receive(admission, consumer, "3")
+    monkeypatch.setattr(faulty, "revoked", lambda: 1 // 0)
+    revoked.is_revoked = True
+    consumer.turn_until(lambda: ids_of_held(admission, consumer) == ["2"], "the revoked task has left")
+    assert ids_on_waitlist(limiter) == ["2"]
 
 
 def test_a_task_that_has_ended_is_freed(

@@ -182,6 +182,27 @@ def test_a_fixed_prefetch_window_grows_with_the_held_tasks(make: Any, monkeypatc
     assert windows[5:] == [4]
 
 
+def test_tasks_that_arrive_while_a_window_grows_widen_it_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RabbitMQ delivers to one queue's consumer while the worker waits for the reply about another's."""
+    windows: list[int] = []
+
+    def consume_again(_: Any, prefetch: int) -> None:
+        windows.append(prefetch)
+        if len(windows) == 1:
+            for n in range(1, 13):
+                tasks.hold(received(consumer, n), 5.0)
+
+    monkeypatch.setattr("throttlekit_celery._waiting.consume_again", consume_again)
+    consumer: Any = Consumer("amqp")
+    consumer.qos_global = False
+    tasks = make(consumer, max_held=1000)
+    for n in (0, 13):
+        tasks.hold(received(consumer, n), 5.0)
+        consumer.turn()
+    consumer.turn()
+    assert windows == [6, 18], "then 14 tasks are held"
+
+
 def test_calls_of_other_threads_wake_the_event_loop() -> None:
     """
     A pipe that the hub reads wakes the loop. Calls that were made without a connection run when the worker is connected

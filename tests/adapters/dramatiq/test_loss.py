@@ -383,6 +383,19 @@ def test_a_worker_that_stops_puts_unprocessed_messages_back(redis_site: Site, mo
     assert list(broker.client.scan_iter(f"{broker.namespace}:__acks__.*")) == []
 
 
+def test_messages_that_cannot_be_decoded_stop_no_other(redis_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them in one fetch: Dramatiq restarts the consumer after the first, and the next consumer reads on."""
+    monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.05)
+    broker = redis_site.broker
+    broker.add_middleware(Throttle(Limiter(Recording())))
+    job = make_actor(redis_site)
+    for id in ("one", "two"):
+        broker.do_enqueue(redis_site.queue, id, b"garbage")
+    job.send(1)
+    with working(broker, threads=1):
+        wait_until(lambda: redis_site.ran == [1], description="the other message has run")
+
+
 def test_a_second_message_with_the_same_id_runs_too(site: Site) -> None:
     """A message that is sent twice waits twice: the second copy is put back until the first has run."""
     limiter, limit = Limiter(), TokenBucket("paused", "1000/s")

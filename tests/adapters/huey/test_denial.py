@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from huey.api import group
 from huey.exceptions import CancelExecution
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from support.huey.hand import RATE, Hand
 from support.waiting import wait_until
@@ -170,11 +171,14 @@ def test_a_worker_that_was_suspended_leaves_its_job_to_another_worker(hand: Hand
     assert hand.huey.scheduled_count() == 0
 
 
-class _Breaking:
-    """A connection to Redis that is lost once, after Redis has run *command* (if *done*) or before."""
+_LOST = RedisConnectionError("lost")
 
-    def __init__(self, broken: Any, command: str, *, done: bool = True) -> None:
-        self._broken, self._command, self._done, self.lost = broken, command, done, 0
+
+class _Breaking:
+    """A connection to Redis that fails once with *error*, after Redis has run *command* (if *done*) or before."""
+
+    def __init__(self, broken: Any, command: str, *, done: bool = True, error: Exception = _LOST) -> None:
+        self._broken, self._command, self._done, self._error, self.lost = broken, command, done, error, 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broken, name) if name != self._command else self
@@ -184,7 +188,7 @@ class _Breaking:
         call = self._broken if self._command == "" else getattr(self._broken, self._command)
         reply = call(*args, **kwargs) if self.lost != 1 or self._done else None
         if self.lost == 1:
-            raise RedisConnectionError("lost")
+            raise self._error
         return reply
 
 
@@ -200,10 +204,11 @@ def test_a_lost_reply_loses_no_granted_job(hand: Hand) -> None:
     assert (hand.admission.schedule._conn.lost, hand.in_hand) == (2, 0)
 
 
-def test_a_lost_reply_loses_no_job_that_got_a_429(hand: Hand) -> None:
+@pytest.mark.parametrize("error", [_LOST, ReadOnlyError("You can't write against a read only replica.")], ids=repr)
+def test_an_error_of_redis_loses_no_job_that_got_a_429(hand: Hand, error: Exception) -> None:
     """
-    A job that got a 429 is in no list of Redis while its body runs. It is put back when the connection is available
-    again.
+    A job that got a 429 is in no list of Redis while its body runs. It is put back when Redis is available again, for
+    example after a failover.
     """
 
     @hand.huey.task(throttle=RATE, name="angry")  # type: ignore[misc]
@@ -214,10 +219,25 @@ def test_a_lost_reply_loses_no_job_that_got_a_429(hand: Hand) -> None:
 
     angry()
     task = hand.huey.dequeue()
-    hand.admission.schedule._defer = _Breaking(hand.admission.schedule._defer, "")
+    hand.admission.schedule._defer = _Breaking(hand.admission.schedule._defer, "", error=error)
     hand.huey.execute(task)
     assert hand.huey.scheduled_count() == 1
     assert hand.until(2) == ["ran", "ran"]
+
+
+def test_a_stopped_consumer_waits_once_for_all_workers(plain: Hand) -> None:
+    """A greenlet is waited for even if it is busy. The time for all of them together is bounded."""
+    given: list[float] = []
+
+    class Busy:
+        def join(self, seconds: float) -> None:
+            given.append(seconds)
+            time.sleep(seconds)
+
+    consumer = plain.huey.create_consumer(workers=1)
+    consumer.worker_threads = [(None, Busy()) for _ in range(3)]
+    consumer.stop()
+    assert given == pytest.approx([0.4, 0.0, 0.0], abs=0.1)
 
 
 def test_a_lost_connection_loses_no_job_that_arrived_while_a_worker_listened(hand: Hand) -> None:

@@ -87,6 +87,35 @@ def test_a_misspelt_option_is_refused(option: str, meant: str, limiter: Limiter)
 async def _nothing() -> None: ...
 
 
+def test_an_option_of_none_is_not_sent(limiter: Limiter) -> None:
+    """None means the default, as in the declaration; taskiq would send it as the text "None"."""
+    broker = _Broker()
+    broker.add_middlewares(Throttle(limiter))
+    job = broker.task("job", throttle=[TokenBucket("own", "1/s")])(_nothing)
+    asyncio.run(job.kicker().with_labels(throttle_max_wait=None, throttle_on_429=None, color=None).kiq())
+    (sent,) = broker.sent
+    assert {name for name in sent["labels"] if name.startswith(("throttle_", "color"))} == {"color"}
+
+
+def test_a_message_that_was_acknowledged_before_its_body_is_this_workers(limiter: Limiter) -> None:
+    """A task that waits again after a 429 runs, and is not acknowledged twice, although no broker has it."""
+    confirmed: list[int] = []
+
+    async def run() -> bool:
+        broker: Any = _Broker()
+        broker.idle_timeout = 1000
+        holding = Holding(broker, limiter, lambda: 10, 10)
+        delivered = Delivered(b"")
+        delivered.confirm, delivered.stream, delivered.since = (lambda: confirmed.append(1)), "tasks", -60.0
+        await delivered.ack()
+        again = delivered.copy_for_callback()
+        await again.ack()
+        return await holding.is_ours(again)
+
+    assert asyncio.run(run())
+    assert confirmed == [1]
+
+
 @pytest.mark.parametrize("acked", [False, True], ids=["no acknowledgements", "acknowledged before its body"])
 def test_a_denied_message_that_would_not_be_redelivered_is_put_back(limiter: Limiter, *, acked: bool) -> None:
     """
