@@ -17,7 +17,7 @@ from throttlekit.adapter import Failed, Run, Running, Throttling, begin_from_rec
 from throttlekit_celery._host import Ignore, job_of
 from throttlekit_celery._options import TaskLimits
 
-__all__ = ["LISTENER", "RECEIPT", "Bodies", "RunAgain", "catch_rate_limited", "receipt_of"]
+__all__ = ["LISTENER", "RECEIPT", "REFUSAL", "Bodies", "RunAgain", "catch_rate_limited", "receipt_of"]
 
 RECEIPT = "throttlekit_receipt"
 """
@@ -26,6 +26,9 @@ The header with the charges of a task. The main process sets it for the pool, an
 
 LISTENER = "_throttlekit_on_429"
 """The attribute of a request with limits that holds the function for the body's `RateLimited`."""
+
+REFUSAL = "_throttlekit_refusal"
+"""The attribute of an eager task's request that holds the error of its wait: the body must not begin."""
 
 _CATCHES = "_throttlekit_catches"
 
@@ -63,6 +66,8 @@ def catch_rate_limited(task: Any) -> None:
 
     @functools.wraps(body)
     def run(*args: Any, **kwargs: Any) -> Any:
+        if (refusal := task.request.__dict__.pop(REFUSAL, None)) is not None:
+            raise refusal
         if LISTENER in task.request.__dict__:
             current().start()
         while True:

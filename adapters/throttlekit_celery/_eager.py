@@ -11,7 +11,7 @@ from typing import Any
 
 from throttlekit import Delivery, Job, Limiter, RateLimited
 from throttlekit.adapter import Deferred, Failed, JobOptions, Outcome, Run, Throttling, Waiting, WaitRules, begin, end
-from throttlekit_celery._body import LISTENER
+from throttlekit_celery._body import LISTENER, REFUSAL
 from throttlekit_celery._host import job_of
 from throttlekit_celery._options import TaskLimits
 
@@ -27,7 +27,10 @@ def make_eager_wait(limiter: Limiter, limits: TaskLimits) -> Callable[[Any], Non
 
     def wait(task: Any) -> None:
         if task.request.is_eager and (options := limits.of(task)).limits:
-            _EagerTask(task, options).start(throttling)
+            try:
+                _EagerTask(task, options).start(throttling)
+            except Exception as error:  # Celery calls this in a signal, whose errors it only logs
+                task.request.__dict__[REFUSAL] = error
 
     return wait
 
@@ -43,8 +46,12 @@ class _EagerTask:
     def start(self, throttling: Throttling[_EagerTask]) -> None:
         """Wait until the body may begin."""
         waits = Waiting(throttling.limiter.waker, self.woken.set)
-        while not isinstance(outcome := throttling.admit(self, waits), Run):
-            self._wait(outcome)
+        try:
+            while not isinstance(outcome := throttling.admit(self, waits), Run):
+                self._wait(outcome)
+        except BaseException:  # also an interrupt, such as the time limit of the task that calls this one
+            throttling.leave(self, waits)
+            raise
         waits.waker.done(outcome.job.id)
         if outcome.decision is not None:
             begin(throttling.limiter, outcome.decision, outcome.job)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ _CALLBACKS = ("on_accepted", "on_success", "on_failure", "on_timeout")
 _EXECUTE = "execute_using_pool"
 _CHECK_EVERY = 0.005
 _LONGEST_DEATH = 10.0
+_NO_PROCESS = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -83,8 +84,16 @@ class RunningTasks:
 
     def on_disconnect(self) -> None:
         """Mark all tasks as abandoned after a lost connection: the broker redelivers the unacknowledged tasks."""
-        for held in list(self._grants):
+        for held, grant in list(self._grants.items()):
             held.set_state(State.ABANDONED)
+            if held.request.time_start is None and getattr(held.consumer.pool, "flush", None):
+                # A pool of processes discards a task that no process has accepted, and never calls its callbacks. A
+                # process may have received the task, so its slots are not released: their leases end.
+                del self._grants[held]
+                if grant.ours is not None:
+                    ours = self._limiter.hand_over(grant.ours, _NO_PROCESS)
+                    self._release(replace(ours, charged=tuple(filter(_only_here, ours.leases))))
+                self._on_end(held)
 
     def close(self) -> None:
         """Release the slots of the pool's processes, which have ended."""
@@ -158,6 +167,10 @@ class RunningTasks:
     def _release(self, slots: Decision | None) -> None:
         if slots is not None:
             self._limiter.release(slots)
+
+
+def _only_here(slot: Any) -> bool:
+    return bool(slot.limit.scope == "process")
 
 
 def _is_alive(pid: int | None) -> bool:

@@ -630,9 +630,9 @@ class WaitHistory:
 
     def _slow(self) -> None:
         rnd = self._rnd
-        why = rnd.choice(
-            [Refusal(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Remaining(rnd.choice([0, 3]), 5 * SECOND)]
-        )
+        granted_us = rnd.choice([None, None, self._now_us - rnd.choice([1, SECOND, 90 * SECOND])])
+        refusal = Refusal(granted_us, rnd.choice([SECOND, 60 * SECOND]), rnd.choice([50_000, 50_000, 800_000]))
+        why = rnd.choice([refusal, Remaining(rnd.choice([0, 3]), rnd.choice([0, 5 * SECOND, 5 * SECOND]))])
         claim = self._unit()
         if claim.algorithm.code == "a" and rnd.random() < 0.8:
             why = Drop(rnd.choice([None, self._now_us - 50_000, self._now_us]))

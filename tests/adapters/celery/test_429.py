@@ -13,7 +13,9 @@ from celery import Celery, chain, chord
 
 from support.celery.quiet import QUIET
 from support.waiting import wait_until
-from throttlekit import Concurrency, Limiter, RateLimited, TokenBucket
+from throttlekit import Concurrency, ConfigurationError, Job, Limiter, RateLimited, TokenBucket
+from throttlekit._engine.call import Call
+from throttlekit._wiring import wiring_of
 from throttlekit_celery import install
 
 pytestmark = [pytest.mark.workers, *QUIET]
@@ -171,3 +173,39 @@ def test_eager_tasks_return_their_slots(app: Celery, limiter: Limiter) -> None:
         job.delay().get()
     assert free == [0, 1, 0] * 2
     assert limiter.peek(outer).remaining == 1
+
+
+def test_an_eager_task_whose_wait_fails_does_not_run(app: Celery, limiter: Limiter) -> None:
+    """
+    It fails with the error, as in a worker, and leaves its waitlist. Celery only logs errors of the signal in which the
+    task waits.
+    """
+    install(app, limiter, eager="wait")
+    ran: list[str] = []
+
+    @app.task(shared=False, throttle=TokenBucket("keyed", "1/s", key=lambda job: job.kwargs["account"]))
+    def keyed() -> None:
+        ran.append("keyed")
+
+    assert isinstance(keyed.delay().result, ConfigurationError)
+
+    slow = TokenBucket("slow", "1/hour", burst=1)
+    limiter.acquire(slow)
+
+    @app.task(shared=False, throttle=slow)
+    def waits() -> None:
+        ran.append("waits")
+
+    def interrupt(*_: Any) -> None:
+        raise OverflowError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        assert isinstance(waits.delay().result, OverflowError)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    (claim,) = limiter.claims(Call([slow], Job()))
+    assert wiring_of(limiter).stores.shared.list_waiting(claim.claim, 1).first == ()
+    assert ran == []

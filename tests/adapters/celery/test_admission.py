@@ -14,7 +14,7 @@ import celery
 import pytest
 
 from support.waiting import wait_until
-from throttlekit import Job, Limiter, TokenBucket
+from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._engine.call import Call
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import WaitRules
@@ -180,6 +180,23 @@ def test_an_acknowledged_task_that_waits_survives_a_lost_connection(
     admission.start(consumer)
     consumer.turn_until(lambda: request.ran, "the task has run")
     assert not other.ran, "the broker delivers this task again"
+
+
+@pytest.mark.parametrize("scope", ["global", "process"])
+def test_a_task_that_its_pool_discards_keeps_no_slot(admission: Admission, limiter: Limiter, scope: Any) -> None:
+    """After a lost connection, Celery discards tasks that no process has accepted. Their slots are not renewed."""
+    slots, consumer = Concurrency(f"slots of {scope}", 1, lease=1, scope=scope), Consumer(admission._app)
+    consumer.pool.flush = lambda: None  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    admission._app.task(_nothing, name="holds", throttle=slots, shared=False)
+    admission.start(consumer)
+    request = Request(admission._app.tasks["holds"], "2")
+    admission.receive(consumer, request)
+    consumer.on_task_request(request)
+    assert request.ran
+    assert limiter.peek(slots).remaining == 0
+    admission.on_disconnect(consumer)
+    wait_until(lambda: limiter.peek(slots).remaining == 1, description="the slot is free", timeout=5)
+    assert admission._running._grants == {}
 
 
 def test_a_task_with_a_429_waits_and_runs_again(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:
