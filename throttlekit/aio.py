@@ -24,6 +24,7 @@ from throttlekit._engine.pipeline import begins_in, peek_decision
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
 from throttlekit._engine.up_to import UpTo
+from throttlekit._util.threads import in_context
 from throttlekit._wiring import NO_CLIENT, wiring_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.limiter import Limiter
@@ -48,8 +49,8 @@ class AsyncLimiter:
     raised, which may take as long as the store's time-out. Methods that change a charge or a limit, such as `settle` or
     `pause`, run to their end although they are cancelled.
 
-    Keys, costs and hooks that are functions are called in the event loop or, if the call needs a thread, in the context
-    of its caller. Several loops can share one object.
+    Keys, costs and hooks that are functions are called in the event loop or, if the call needs a thread, in that thread
+    in a copy of the caller's context. Several loops can share one object.
 
     Args:
         store: As for `Limiter`. In a process that has a `Limiter` too, pass that limiter, so that both use the same
@@ -279,7 +280,7 @@ class AsyncLimiter:
 
     async def _run_to_end(self, acquire: Callable[[], Decision]) -> Decision:
         """Call *acquire* in a thread. If the caller is cancelled in the meantime, cancel the grant."""
-        acquiring = self._limiter.threads.start(acquire)
+        acquiring = self._limiter.threads.start(in_context(acquire))
         try:
             return await self._limiter.threads.wait_for(acquiring)
         except asyncio.CancelledError:

@@ -142,7 +142,7 @@ class Admission:
         The broker delivers the unacknowledged tasks of this connection again, to any worker. The acknowledged tasks
         wait here until the worker has connected again.
         """
-        self._running.on_disconnect()
+        discarded = self._running.on_disconnect(consumer)
         self._lost_at = self._lost_at if self._lost else time.monotonic()
         tasks = self._tasks_of(consumer)
         for held in (*self._capacity.take_all(), *tasks.take_all()):
@@ -154,6 +154,9 @@ class Admission:
             forget(held.request.message)
             if (tag := held.request.message.delivery_tag) not in self._tried:
                 self._lost.append(tag)
+        for held in discarded:
+            if held.request.acknowledged:  # its body has begun before, and got a 429
+                tasks.hold_again(held, 0.0)
 
     def stop(self, consumer: Any) -> None:
         """
@@ -202,8 +205,7 @@ class Admission:
         try:
             run = self._request(tasks, held, pool)
         except Exception:
-            _log.exception("Task %s could not be ended without its body; it is tried again.", held.request.id)
-            tasks.hold_again(held, _TRY_AGAIN_AFTER)
+            self._try_again(tasks, held)
             run = None
         if run is None:
             return self._release_pool_slot(held.consumer)
@@ -214,7 +216,7 @@ class Admission:
         """
         Request the units of *held*. If it may not begin, let it wait, or end it, and return None.
 
-        An error is one of Celery, for example that its result backend is unavailable as it stores the failure.
+        An exception comes from Celery, for example if its result backend is unavailable.
         """
         if held.request.revoked():
             self._remove(tasks, held)
@@ -230,12 +232,18 @@ class Admission:
                 self._end(tasks, held, outcome)
         return None
 
+    def _try_again(self, tasks: HeldTasks, held: HeldTask) -> None:
+        """Handle an exception of Celery: let *held*, whose body does not begin now, make a request a little later."""
+        _log.exception("Task %s could not be ended or checked by Celery; it is tried again.", held.request.id)
+        tasks.hold_again(held, _TRY_AGAIN_AFTER)
+
     def _refuse(self, consumer: Any, request: Any, error: ConfigurationError, *_: Any, **__: Any) -> None:
         """End *request* as failed. Celery calls this function to pass the task to the pool."""
         try:
             end_without_body(request, Failed(error))
-        finally:
-            self._release_pool_slot(consumer)
+        except Exception:
+            _log.exception("Task %s could not be ended without its body; the broker keeps it.", request.id)
+        self._release_pool_slot(consumer)
 
     def _hold(self, tasks: HeldTasks, held: HeldTask, outcome: Deferred) -> None:
         """Hold *held*, which was denied."""
@@ -340,7 +348,10 @@ class Admission:
         held.set_state(State.ENDED)
         tasks.waker.done(held.id)
         assert isinstance(outcome, (Failed, Dropped))  # noqa: S101 - the other outcomes end no task
-        end_without_body(held.request, outcome)
+        try:
+            end_without_body(held.request, outcome)
+        except Exception:
+            self._try_again(tasks, held)
 
     def _tasks_of(self, consumer: Any) -> HeldTasks:
         tasks = self._held.get(consumer)

@@ -43,10 +43,12 @@ class _EagerTask:
         self.options = options
         self.woken = threading.Event()
 
-    def start(self, throttling: Throttling[_EagerTask]) -> None:
-        """Wait until the body may begin."""
+    def start(self, throttling: Throttling[_EagerTask], outcome: Outcome | None = None) -> None:
+        """Wait until the body may begin. After a 429, wait first as *outcome* says."""
         waits = Waiting(throttling.limiter.waker, self.woken.set)
         try:
+            if outcome is not None:
+                self._wait(outcome)
             while not isinstance(outcome := throttling.admit(self, waits), Run):
                 self._wait(outcome)
         except BaseException:  # also an interrupt, such as the time limit of the task that calls this one
@@ -58,8 +60,7 @@ class _EagerTask:
         self.task.request.__dict__[LISTENER] = partial(self._start_again, throttling, outcome)
 
     def _start_again(self, throttling: Throttling[_EagerTask], run: Run, error: RateLimited) -> None:
-        self._wait(throttling.rate_limited(run, error, release=partial(end, error)))
-        self.start(throttling)
+        self.start(throttling, throttling.rate_limited(run, error, release=partial(end, error)))
 
     def _wait(self, outcome: Outcome) -> None:
         if isinstance(outcome, Deferred):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ _CALLBACKS = ("on_accepted", "on_success", "on_failure", "on_timeout")
 _EXECUTE = "execute_using_pool"
 _CHECK_EVERY = 0.005
 _LONGEST_DEATH = 10.0
-_NO_PROCESS = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -82,18 +81,24 @@ class RunningTasks:
             self._end(held)
             raise
 
-    def on_disconnect(self) -> None:
-        """Mark all tasks as abandoned after a lost connection: the broker redelivers the unacknowledged tasks."""
+    def on_disconnect(self, consumer: Any) -> list[HeldTask]:
+        """
+        Mark all tasks as abandoned after a lost connection: the broker redelivers the unacknowledged tasks. Forget the
+        tasks that the pool of *consumer* discards, and return them.
+        """
+        discarded: list[HeldTask] = []
         for held, grant in list(self._grants.items()):
             held.set_state(State.ABANDONED)
-            if held.request.time_start is None and getattr(held.consumer.pool, "flush", None):
+            discards = held.consumer is consumer and getattr(consumer.pool, "uses_semaphore", False)
+            if discards and held.request.time_start is None:
                 # A pool of processes discards a task that no process has accepted, and never calls its callbacks. A
                 # process may have received the task, so its slots are not released: their leases end.
-                del self._grants[held]
+                self._grants.pop(held, None)
                 if grant.ours is not None:
-                    ours = self._limiter.hand_over(grant.ours, _NO_PROCESS)
-                    self._release(replace(ours, charged=tuple(filter(_only_here, ours.leases))))
+                    self._limiter.hand_over(grant.ours, os.getpid())
                 self._on_end(held)
+                discarded.append(held)
+        return discarded
 
     def close(self) -> None:
         """Release the slots of the pool's processes, which have ended."""
@@ -167,10 +172,6 @@ class RunningTasks:
     def _release(self, slots: Decision | None) -> None:
         if slots is not None:
             self._limiter.release(slots)
-
-
-def _only_here(slot: Any) -> bool:
-    return bool(slot.limit.scope == "process")
 
 
 def _is_alive(pid: int | None) -> bool:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from huey.storage import TimeoutError  # type: ignore[import-untyped]
+from huey.storage import ConnectionError, TimeoutError  # type: ignore[import-untyped]
 from redis.exceptions import RedisError
 
 import throttlekit_lua
@@ -156,17 +156,17 @@ class Schedule:
 
     def _retry(self, call: Callable[[], Any], until: float) -> tuple[Any, bool]:
         """
-        Return the result of *call*, which is repeated after errors of Redis until *until*, and whether it was. A server
-        that fails over or has no memory left answers with an error.
+        Return the result of *call*, which is repeated after errors of Redis until *until*, and whether a reply was
+        lost. A server that fails over or has no memory left answers with an error.
         """
         again = False
         while True:
             try:
                 return call(), again
-            except RedisError:
+            except RedisError as error:
                 if time.monotonic() > until:
                     raise
-                again = True
+                again = again or isinstance(error, (ConnectionError, TimeoutError))
                 time.sleep(_RETRY_EVERY_S)
 
     def _listen(self, seconds: float) -> TakenMessage | None:

@@ -84,8 +84,8 @@ class Delivered(bytes):
 
     async def ack(self) -> None:
         if not self.kept and not self.acked and self.confirm is not None:
-            self.acked = True
             await maybe_awaitable(self.confirm())
+            self.acked = True
 
 
 class Holding(HoldingStream[_Message, Delivered]):

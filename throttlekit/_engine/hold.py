@@ -19,7 +19,7 @@ from throttlekit._engine.call import NO_JOB, Call, Delivery, Waiting
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.running import Holder, Running
 from throttlekit._engine.waker import Waker
-from throttlekit._util.threads import Threads, in_running_loop, set_in_loop
+from throttlekit._util.threads import Threads, in_context, in_running_loop, set_in_loop
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Hold:
         wake = functools.partial(set_in_loop, loop, woken)
         while True:
             denial: Decision | None = None
-            request = threads.start(functools.partial(self._request, wake))
+            request = threads.start(in_context(functools.partial(self._request, wake)))
             try:
                 denial = await threads.wait_for(request)
                 if denial.allowed:
@@ -107,7 +107,7 @@ class Hold:
                 if request.done():
                     await threads.run_to_end(functools.partial(self._undo, request))
                 else:  # it may still be granted, perhaps after the loop was closed
-                    request.add_done_callback(self._undo)
+                    request.add_done_callback(in_context(self._undo))
                 raise
             except ConfigurationError:
                 self._limiter.waker.done(self._id)

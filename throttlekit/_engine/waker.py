@@ -180,16 +180,18 @@ class Waker(Generic[_T]):
         return here.unlisten is not None and here.thread is not None and here.thread.is_alive()
 
     def begin(self) -> None:
-        """Begin to listen, and to start woken jobs. Do nothing if the waker has begun."""
+        """
+        Begin to listen, and to start woken jobs. Do nothing if the waker has begun.
+
+        Raises:
+            RuntimeError: No thread can be started now, for example at a limit on processes. The next call tries again.
+        """
         here = self._here
         with here.changed:
             if here.thread is None and not here.closed:
                 thread = threading.Thread(target=self._run, args=(here,), name="throttlekit-waker", daemon=True)
-                try:
-                    thread.start()
-                    here.thread = thread
-                except RuntimeError as error:
-                    _LOG.error("No thread can be started now, so waiting jobs stay until the next one waits: %s", error)
+                thread.start()
+                here.thread = thread
 
     def close(self) -> list[_T]:
         """Stop the waker. Return the waiting jobs."""
@@ -322,7 +324,8 @@ class Waker(Generic[_T]):
             return
         if before is not None and before is not item:
             self._give_back(before)
-        self.begin()
+        with suppress(RuntimeError):  # the next job that waits tries again
+            self.begin()
 
     def done(self, id: str) -> None:
         """Record that a job has ended."""

@@ -6,7 +6,8 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
 
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future, ThreadPoolExecutor
 
-__all__ = ["Threads", "in_running_loop", "set_in_loop", "warn_in_loop"]
+__all__ = ["Threads", "in_context", "in_running_loop", "set_in_loop", "warn_in_loop"]
 
 _MOST = 4
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class Threads:
@@ -32,20 +34,19 @@ class Threads:
 
     def start(self, function: Callable[[], _T]) -> Future[_T]:
         """
-        Call *function* in a thread, in the context of the caller: a key or a hook may read a `ContextVar`.
+        Call *function* in a thread.
 
         Raises:
             RuntimeError: The interpreter is shutting down.
         """
         from concurrent.futures import ThreadPoolExecutor  # costly to import, and only event loops need it
 
-        context = copy_context()
         while True:
             executor = self._executor
             if executor is None:
                 executor = self._executor = ThreadPoolExecutor(_MOST, thread_name_prefix="throttlekit")
             try:
-                return executor.submit(context.run, function)
+                return executor.submit(function)
             except RuntimeError:
                 if self._executor is executor:
                     raise
@@ -53,7 +54,7 @@ class Threads:
 
     def run_to_end(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
         """Schedule *function* in a thread at once. It runs to its end even if its caller is cancelled."""
-        return self.wait_for(self.start(function))
+        return self.wait_for(self.start(in_context(function)))
 
     def wait_for(self, called: Future[_T]) -> asyncio.Future[_T]:
         """Return a future for *called*, a result of `start`. Cancelling the future does not cancel the call."""
@@ -68,6 +69,11 @@ class Threads:
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False)
+
+
+def in_context(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return *function* in the context of this thread or task: a key or a hook may read a `ContextVar`."""
+    return partial(copy_context().run, function)
 
 
 def in_running_loop() -> bool:

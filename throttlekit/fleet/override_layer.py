@@ -178,12 +178,11 @@ class OverrideLayer:
         return decision
 
     def _in_force(self, call: Call, cost: int | None) -> list[Claim]:
-        """Return the claims of *call* at the current rates; of one unit each if its cost exceeds one of its limits."""
-        call = call._replace(limits=self._fleet.overrides.in_force(call.limits, call.real_job), cost=cost)
-        try:
-            return self._pipeline.resolver.resolve(call, remember=False)
-        except CostExceedsLimit:
-            return self._pipeline.resolver.resolve(call._replace(cost=1), remember=False)
+        """Return the claims of *call* at the current rates; none if its cost exceeds one of its limits."""
+        limits = self._fleet.overrides.in_force(call.limits, call.real_job)
+        with suppress(CostExceedsLimit):
+            return self._pipeline.resolver.resolve(call.on(limits)._replace(cost=cost), remember=False)
+        return []
 
     def _claims(self, call: Call, limit: Limit) -> list[Claim]:
         return self._pipeline.resolver.resolve(call.on([limit]), remember=False)

@@ -186,17 +186,29 @@ def test_an_acknowledged_task_that_waits_survives_a_lost_connection(
 def test_a_task_that_its_pool_discards_keeps_no_slot(admission: Admission, limiter: Limiter, scope: Any) -> None:
     """After a lost connection, Celery discards tasks that no process has accepted. Their slots are not renewed."""
     slots, consumer = Concurrency(f"slots of {scope}", 1, lease=1, scope=scope), Consumer(admission._app)
-    consumer.pool.flush = lambda: None  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     admission._app.task(_nothing, name="holds", throttle=slots, shared=False)
     admission.start(consumer)
     request = Request(admission._app.tasks["holds"], "2")
     admission.receive(consumer, request)
     consumer.on_task_request(request)
     assert request.ran
+    admission.on_disconnect(consumer)
     assert limiter.peek(slots).remaining == 0
+    assert len(admission._running._grants) == 1, "a pool of threads discards nothing"
+    consumer.pool.uses_semaphore = True
     admission.on_disconnect(consumer)
     wait_until(lambda: limiter.peek(slots).remaining == 1, description="the slot is free", timeout=5)
     assert admission._running._grants == {}
+
+
+def test_an_acknowledged_task_that_its_pool_discards_runs_again(admission: Admission, consumer: Consumer) -> None:
+    """The broker no longer has a task that got a 429, so the worker keeps it until it has connected again."""
+    consumer.pool.uses_semaphore = True
+    request = receive(admission, consumer)
+    request.acknowledged, request.ran = True, False
+    admission.on_disconnect(consumer)
+    admission.start(consumer)
+    consumer.turn_until(lambda: request.ran, "the task has run")
 
 
 def test_a_task_with_a_429_waits_and_runs_again(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:

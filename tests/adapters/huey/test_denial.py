@@ -219,7 +219,7 @@ def test_an_error_of_redis_loses_no_job_that_got_a_429(hand: Hand, error: Except
 
     angry()
     task = hand.huey.dequeue()
-    hand.admission.schedule._defer = _Breaking(hand.admission.schedule._defer, "", error=error)
+    hand.admission.schedule._defer = _Breaking(hand.admission.schedule._defer, "", done=error is _LOST, error=error)
     hand.huey.execute(task)
     assert hand.huey.scheduled_count() == 1
     assert hand.until(2) == ["ran", "ran"]

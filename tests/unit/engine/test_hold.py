@@ -120,7 +120,7 @@ def test_an_error_of_a_repeated_request_ends_the_wait(limiter: Limiter, in_loop:
     """A caller whose cost cannot be computed any more is forgotten, so that its wake blocks no other caller."""
     costs = iter([1])
     limit = TokenBucket("costs", "20/s", burst=1, cost=lambda _: next(costs, -1))
-    limiter.acquire(limit, cost=1)
+    limiter.pause(limit, 0.3)
 
     def wait() -> None:
         if in_loop:
@@ -138,7 +138,7 @@ def test_an_error_of_a_repeated_request_ends_the_wait(limiter: Limiter, in_loop:
 def test_a_key_reads_the_context_of_the_task(limiter: Limiter, verb: str) -> None:
     """The key of a request may be in a `ContextVar`, also if a thread computes it."""
     tenant: ContextVar[str] = ContextVar("tenant")
-    limit = TokenBucket("keyed", "10/s", key=lambda _: tenant.get())
+    limit = TokenBucket("keyed", "10/hour", burst=10, key=lambda _: tenant.get())
 
     async def request() -> None:
         tenant.set("acme")

@@ -396,15 +396,6 @@ def test_job_past_its_max_wait_ends_in_a_pause(fleet: Fleet, delivery: Delivery,
     assert again.final is (refused_after is not None)
 
 
-def test_job_that_costs_more_than_a_set_burst_ends_after_its_max_wait(fleet: Fleet) -> None:
-    """Its `max_wait` applies as in a pause: the job has a position, although no rate admits its cost."""
-    fleet.set_rules(Rule(what="set", name="dear", rate="2/s"))
-    dear, delivery = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"]), Delivery(max_wait=30)
-    assert not fleet.decide(dear, delivery=delivery, cost=5).final
-    fleet.advance(31)
-    assert fleet.decide(dear, delivery=delivery, cost=5).final
-
-
 def test_longest_pause_is_reported(fleet: Fleet) -> None:
     """Of several paused limits, and of the pauses of a key and of its limit, the one that ends last is reported."""
     soon, late = fleet.clock() + 5_000_000, fleet.clock() + 50_000_000
