@@ -89,11 +89,14 @@ class RunningTasks:
         discarded: list[HeldTask] = []
         for held, grant in list(self._grants.items()):
             held.set_state(State.ABANDONED)
-            discards = held.consumer is consumer and getattr(consumer.pool, "uses_semaphore", False)
+            pool = held.consumer.pool if held.consumer is consumer else None
+            discards = getattr(pool, "uses_semaphore", False) and getattr(pool, "flush", None)
             if discards and held.request.time_start is None:
                 # A pool of processes discards a task that no process has accepted, and never calls its callbacks. A
                 # process may have received the task, so its slots are not released: their leases end.
                 self._grants.pop(held, None)
+                for name in _CALLBACKS:
+                    held.request.__dict__.pop(name, None)
                 if grant.ours is not None:
                     self._limiter.hand_over(grant.ours, os.getpid())
                 self._on_end(held)

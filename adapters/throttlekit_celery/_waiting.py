@@ -71,6 +71,8 @@ class HeldTasks:
 
     def start(self) -> None:
         """Prepare for a new connection of the worker, which may have dropped its timers."""
+        for held in (*self._tasks, *self._woken):
+            held.raised = False  # the new connection begins with the initial prefetch count
         self.loop.start()
         self._next_check, self._window, self._widens_at = None, 0, 0
         least = self.consumer.initial_prefetch_count

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from huey.storage import ConnectionError, TimeoutError  # type: ignore[import-untyped]
-from redis.exceptions import RedisError
 
 import throttlekit_lua
 
@@ -156,14 +155,14 @@ class Schedule:
 
     def _retry(self, call: Callable[[], Any], until: float) -> tuple[Any, bool]:
         """
-        Return the result of *call*, which is repeated after errors of Redis until *until*, and whether a reply was
-        lost. A server that fails over or has no memory left answers with an error.
+        Return the result of *call*, which is repeated after errors until *until*, and whether a reply was lost. Also a
+        server that fails over, or has no memory left, answers with an error.
         """
         again = False
         while True:
             try:
                 return call(), again
-            except RedisError as error:
+            except Exception as error:
                 if time.monotonic() > until:
                     raise
                 again = again or isinstance(error, (ConnectionError, TimeoutError))

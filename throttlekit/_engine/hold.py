@@ -117,6 +117,9 @@ class Hold:
                     raise
                 await threads.run_to_end(self._leave)
                 raise _waited_too_long(denial) from None
+            except Exception:
+                await threads.run_to_end(self._leave)
+                raise
 
     def __enter__(self) -> Running:
         self.refuse_in_loop("write `async with limiter.hold(…)`, or `async def` for a function with @limiter.limited")

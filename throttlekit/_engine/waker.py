@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -180,12 +180,7 @@ class Waker(Generic[_T]):
         return here.unlisten is not None and here.thread is not None and here.thread.is_alive()
 
     def begin(self) -> None:
-        """
-        Begin to listen, and to start woken jobs. Do nothing if the waker has begun.
-
-        Raises:
-            RuntimeError: No thread can be started now, for example at a limit on processes. The next call tries again.
-        """
+        """Begin to listen, and to start woken jobs, if it has not begun. Raise RuntimeError if no thread can start."""
         here = self._here
         with here.changed:
             if here.thread is None and not here.closed:
@@ -264,14 +259,15 @@ class Waker(Generic[_T]):
                 here.forget(id)
             unknown = here.room.apply_answer(units, answer, now_us)
             here.changed.notify()
-        if here.thread is None and (kept is not None or answer.looks):
-            self.begin()
         for unit, ids in unknown:
             self._remove(unit, ids)
         if kept is not None and was_passed_on:  # it was woken before, so it is no longer in the order
             self._look(here, units[kept.claim], [id])
         for each in back:
             self._give_back(each)
+        if here.thread is None and (kept is not None or answer.looks):
+            with nullcontext() if kept is not None else suppress(RuntimeError):  # a grant stays a grant
+                self.begin()
 
     def record_no_answer(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
         """Record that a job's request got no answer. The lost answer may have had wakes, so look at its lists."""

@@ -32,6 +32,8 @@ class Pool:
 
     uses_semaphore, limit = False, 100
 
+    def flush(self) -> None: ...
+
 
 class Consumer:
     """A worker without an event loop. `turn` fires its timer."""
