@@ -16,6 +16,7 @@ from support.servers.slowlog import Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog
 from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import bucket_name, with_slots
 from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
@@ -100,13 +101,13 @@ def test_a_long_log_returns_settled_units(store: RedisStore, client: Any, by: in
 
 def test_moved_units_keep_their_times(store: RedisStore, client: Any) -> None:
     """When the last 500 of 2 500 units are returned, the others keep their two times and move in two pieces."""
-    limiter, log, now_us = Limiter(store), SlidingLog("log", "2500/hour"), _now_us(client)
+    log, now_us = SlidingLog("log", "2500/hour"), _now_us(client)
     for cost, second in ((1_400, 0), (600, 1), (500, 2)):
-        (claim,) = limiter.claims(Call([log], None, None, cost))
-        assert store.decide([claim.claim], WITHOUT_JOB, now_us + second * 1_000_000).allowed
-    store.settle([Correction(claim.claim.bucket, claim.claim.algorithm, now_us + 2_000_000, -500)], now_us + 3_000_000)
+        claim = StoreClaim(bucket_name(log.name, "", log.fingerprint), log.bind(cost), cost)
+        assert store.decide([claim], WITHOUT_JOB, now_us + second * 1_000_000).allowed
+    store.settle([Correction(claim.bucket, claim.algorithm, now_us + 2_000_000, -500)], now_us + 3_000_000)
     for second, units in ((3, 2_000), (3_600, 600), (3_601, 0)):
-        seen = store.decide([claim.claim], Requester(Caller.PEEK), now_us + second * 1_000_000)
+        seen = store.decide([claim], Requester(Caller.PEEK), now_us + second * 1_000_000)
         assert seen.uses[0].units == units
 
 
