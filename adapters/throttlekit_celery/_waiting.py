@@ -108,8 +108,6 @@ class HeldTasks:
                 return  # it was woken in the meantime, and starts soon
             self._add(held, State.HELD)
         _show_as_scheduled(held, delay)
-        if self._next_check is None:
-            self._check_later()
 
     def requeue(self, held: HeldTask) -> bool:
         """Remove *held* from its waker, and keep it until `forget`. Return False if it was woken in the meantime."""
@@ -125,8 +123,6 @@ class HeldTasks:
             self._woken.discard(held)
             self._add(held, State.HELD)
         _show_as_scheduled(held, delay)
-        if self._next_check is None:
-            self._check_later()
         self.waker.hold(held.id, held, round(delay * 1_000_000))
 
     def on_arrival(self, held: HeldTask) -> None:
@@ -167,6 +163,8 @@ class HeldTasks:
             if len(self._tasks) == self._widens_at:
                 self.loop.call(self._fit_window)
         held.set_state(state)
+        if self._next_check is None:
+            self._check_later()
 
     def _fit_window(self) -> None:
         """
