@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from throttlekit._unlimited import watch_workers as _watch_workers
 
 if TYPE_CHECKING:
-    from throttlekit._core.algorithms.by_latency import ByLatency
     from throttlekit._core.algorithms.concurrency import Concurrency
     from throttlekit._core.algorithms.fixed_window import FixedWindow
     from throttlekit._core.algorithms.sliding_log import SlidingLog
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
     from throttlekit._core.decision import Decision
     from throttlekit._core.job import Job
-    from throttlekit._core.limit.adapt import Adapt
+    from throttlekit._core.limit.adapt import Adapt, ByLatency
     from throttlekit._core.limit.base import Limit
     from throttlekit._core.limit.share import Share
     from throttlekit._engine.call import Delivery
@@ -66,12 +65,11 @@ __all__ = [
 
 # A name is imported at its first use, so a program does not import a limiter, event loop or algorithm needlessly.
 _WHERE = {
-    "_core.algorithms.by_latency": ("ByLatency",),
     "_core.algorithms.concurrency": ("Concurrency",),
     "_core.decision": ("Decision",),
     "_core.algorithms.fixed_window": ("FixedWindow",),
     "_core.job": ("Job",),
-    "_core.limit.adapt": ("Adapt",),
+    "_core.limit.adapt": ("Adapt", "ByLatency"),
     "_core.limit.base": ("Limit",),
     "_core.limit.share": ("Share",),
     "_core.algorithms.sliding_log": ("SlidingLog",),

@@ -1,5 +1,5 @@
 --[[
-  Slots whose number adapts to the latency of jobs. Mirrors throttlekit/_core/algorithms/by_latency.py. Code a.
+  Slots whose number adapts to the latency of jobs. Mirrors throttlekit/_core/algorithms/concurrency.py. Code a.
   Also mirrors throttlekit/_core/latency.py, which explains the algorithm. Runs after concurrency.lua.
   a, b, c  amount; lease, microseconds; and "floor timeout holder". read() sets c.a to the current number of slots, and
            c.c to the holder

@@ -17,7 +17,7 @@ from support.flood.figures import (
 )
 from support.flood.limits import FloodLimit
 from support.flood.run import Flood, FloodRecord, Grant, Start
-from throttlekit._core.algorithms.gcra import GcraAlgorithm, Tat
+from throttlekit._core.algorithms.gcra import GcraAlgorithm, Measure, Tat
 
 
 def _every_window_us(times: list[int], burst: int, interval: int) -> int:
@@ -73,7 +73,8 @@ def test_order_is_that_of_jobs_with_the_same_limits() -> None:
 
 def test_charge_without_a_grant_is_found() -> None:
     """A replay of the grants agrees with the store's states, unless a unit was charged without a grant."""
-    charge, grants = GcraAlgorithm(20_000, 180_000, 200_000, 20_000, 1), []
+    measure = Measure(200_000, 20_000, 1)
+    charge, grants = GcraAlgorithm(20_000, 180_000, measure, measure), []
     tat: Tat | None = None
     for now in range(1_000_000, 1_200_000, 10_000):
         tat = charge.admit(tat, now)

@@ -189,7 +189,7 @@ class Bench:
         name = f"{limit.name}-{limit.fingerprint}" if self.spread else limit.name
         bucket = bucket_name(name, key, limit.fingerprint)
         units = 1 if cost is None else cost
-        return StoreClaim(bucket, algorithm, units, limit.max_queue)
+        return StoreClaim(bucket, algorithm, units, limit.queue)
 
 
 def on_node(number: int, kind: type[Limit], rate: Any, **options: Any) -> Limit:

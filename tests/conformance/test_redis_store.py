@@ -46,7 +46,7 @@ BUCKET = bucket_name(LIMIT.name, "", LIMIT.fingerprint)
 
 def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
     bucket = bucket_name(limit.name, "", limit.fingerprint)
-    return StoreClaim(bucket, limit.bind(cost, NOW_US), cost, limit.max_queue)
+    return StoreClaim(bucket, limit.bind(cost, NOW_US), cost, limit.queue)
 
 
 def _request(*limits: Limit, job: str = "") -> Request:

@@ -7,8 +7,7 @@ from typing import Any
 
 from conformance.bench import NAME, NOW_US, SECOND_US, Bench
 from support.threads import run_in_threads
-from throttlekit import Concurrency
-from throttlekit._core.algorithms.by_latency import ByLatency
+from throttlekit import ByLatency, Concurrency
 from throttlekit._core.answer import Answer, Caller, Reason
 from throttlekit._core.latency import Drop
 from throttlekit._core.limit.base import Limit

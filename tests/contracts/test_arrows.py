@@ -217,7 +217,7 @@ def _of(node: ast.stmt) -> Iterator[str]:
 def test_algorithm_imports_no_other_algorithm(algorithm: str) -> None:
     """An algorithm imports the shared modules, and no other algorithm except the one that it builds on."""
     imported = {name.rpartition(".")[2] for name, _ in _imports(f"throttlekit._core.algorithms.{algorithm}")}
-    builds_on = {"token_bucket": {"gcra"}, "by_latency": {"concurrency"}}
+    builds_on = {"token_bucket": {"gcra"}}
     assert imported & ALGORITHMS == builds_on.get(algorithm, set())
 
 

@@ -303,7 +303,7 @@ def broken_deliveries(world: World, bodies: Sequence[Body]) -> list[str]:
     had_body = {(body.process, body.job) for body in bodies}
     sent, died, begun, refused = Counter[str](), Counter[str](), Counter[str](), set[str]()
     may_fail = {job.id for job in plan.jobs if job.max_wait is not None}
-    if any(limit.max_queue is not None for limit in plan.limits):
+    if any(limit.queue is not None for limit in plan.limits):
         may_fail |= {job.id for job in plan.jobs}
     for event in world.history:
         if event.what == "sent":
@@ -379,7 +379,7 @@ def use_of(world: World, bodies: Sequence[Body]) -> tuple[float, str] | None:
     """Return how much of the run's only limit was used while enough jobs waited for it, and in which time."""
     plan = world.plan
     (limit, *others) = plan.limits
-    has_exits = any(job.receives_429 or job.max_wait for job in plan.jobs) or limit.max_queue is not None
+    has_exits = any(job.receives_429 or job.max_wait for job in plan.jobs) or limit.queue is not None
     if others or has_exits or (plan.style == "delays" and plan.faults):
         return None
     begin = max([SECOND, *(fault.settles_us + _lease_us(limit) for fault in plan.faults if fault.at_us <= world.now)])
@@ -428,7 +428,7 @@ def out_of_order(world: World) -> float | None:
     plan = world.plan
     if len(plan.limits) > 1 or plan.faults or plan.style == "delays" or plan.limits[0].share is not None:
         return None
-    if any(job.receives_429 or job.max_wait for job in plan.jobs) or plan.limits[0].max_queue is not None:
+    if any(job.receives_429 or job.max_wait for job in plan.jobs) or plan.limits[0].queue is not None:
         return None
     if plan.threads <= plan.limits[0].capacity:
         return None  # jobs of a process without a free thread wait, and other jobs are granted
@@ -456,7 +456,7 @@ def units_apart(world: World, bodies: Sequence[Body]) -> int | None:
     without faults.
     """
     plan, (limit, *others) = world.plan, world.plan.limits
-    if others or plan.faults or plan.style == "delays" or limit.share is None or limit.max_queue is not None:
+    if others or plan.faults or plan.style == "delays" or limit.share is None or limit.queue is not None:
         return None
     if plan.threads <= limit.capacity or any(job.receives_429 or job.max_wait for job in plan.jobs):
         return None

@@ -1,12 +1,12 @@
-"""The interface of algorithms. token_bucket.py, concurrency.py, the windows and the log implement it."""
+"""The base class of algorithms. gcra.py, concurrency.py, the windows and the log implement it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
-__all__ = ["STALE_US", "Algorithm", "AlgorithmBase", "NoSlots", "Use", "WindowAlgorithm", "stored_until_us"]
+__all__ = ["STALE_US", "Algorithm", "Use", "WindowAlgorithm"]
 
 STALE_US = 60_000_000
 """A state that is this much further in the future than it can be was written by a wrong clock."""
@@ -21,7 +21,7 @@ class Use(NamedTuple):
     """The time from which no unit is in use any more. If it is in the past, no unit is in use now."""
 
 
-class Algorithm(Protocol):
+class Algorithm:
     """
     One request for units of one limit under one key: the algorithm with its parameters, and the size of the request.
 
@@ -29,48 +29,42 @@ class Algorithm(Protocol):
     Times are whole microseconds, and are always arguments. Every rounding makes the limit stricter.
     """
 
+    __slots__ = ()
+
     code: ClassVar[str]
     """One letter that names the algorithm in the scripts."""
-    estimates: ClassVar[bool]
+    estimates: ClassVar[bool] = False
     """Whether the time at which units become free is unknown, as for slots. Then a job may be admitted early."""
-    overflows: ClassVar[bool]
-    """Whether units are lost while the limit is full. Then `Use.units` is the time for which it was full."""
-    remembered_us: ClassVar[int]
+    overflows: ClassVar[bool] = False
+    """Whether units are lost while the limit is full, as for a bucket."""
+    remembered_us: ClassVar[int] = 0
     """The shortest time for which a state is kept, even if none of its units is in use any more."""
 
-    @property
-    def holder(self) -> str:
-        """The holder of the slot that the request takes; "" for a limit without slots."""
-        ...
+    size: int
+    """The size of the charge: µs for a bucket, units for the other algorithms. 0 only peeks."""
+    holder: str = ""
+    """The holder of the slots that the request takes; "" for a limit without slots."""
+    lease_us: int
+    """The time for which the holder keeps the slots without renewing them. A limit without slots has no such value."""
 
-    @property
-    def lease_us(self) -> int:
-        """The time for which a holder keeps a slot without renewing it; 0 for a limit without slots."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """The size of the charge: µs for a bucket, units for the other algorithms. 0 only peeks."""
-        ...
-
-    def of_one(self) -> Algorithm:
+    def of_one(self) -> Any:
         """Return a request of one unit of the same limit, without a holder."""
-        ...
+        return replace(self, size=1)  # type: ignore[type-var]
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         """The limit's parameters a, b and c, as the scripts read them."""
-        ...
+        raise NotImplementedError
 
     @property
     def mark(self) -> int:
         """A number that is lower for a faster rate, such as the nanoseconds of one unit."""
-        ...
+        raise NotImplementedError
 
     @property
     def keeps_us(self) -> float:
-        """The time for which a free unit is kept before it is lost, if no request takes it; below 0 for no time."""
-        ...
+        """The time for which a free unit of a rate is kept before it is lost, if no request takes it."""
+        return inf
 
     def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
         """
@@ -85,67 +79,6 @@ class Algorithm(Protocol):
             (2) The first state, converted to this rate if another rate of the limit wrote it; otherwise the same
             object. All other methods take and return this state. (3) The second state, after the 429.
         """
-        ...
-
-    def there(self, state: Any, now_us: int) -> int:
-        """Return the number of units that are free now."""
-        ...
-
-    def ready_us(self, state: Any, now_us: int, ahead: int = 0) -> int:
-        """
-        Return the earliest time at which the request passes if *ahead* other units pass before it; *now_us* if it
-        passes now. The time is exact for as many units as can pass at once, and an estimate for more. It is never
-        earlier for a greater *ahead*.
-        """
-        ...
-
-    def holds(self, state: Any, now_us: int) -> bool:
-        """
-        Whether the job's workflow already holds the slot. Then the request takes no unit, and passes ahead of waiting
-        jobs.
-        """
-        ...
-
-    def admit(self, state: Any, now_us: int, begins_us: int | None = None) -> Any:
-        """
-        Return the state after the request has passed. The caller has checked that `ready_us` is *now_us*.
-
-        Args:
-            begins_us: The time at which the body begins, if it is a little later than the grant, for a limit that
-                `overflows`. If the rate changes before that time, the whole charge remains.
-        """
-        ...
-
-    def settle(self, state: Any, now_us: int, granted_us: int, by: int) -> Any:
-        """
-        Return the state after the cost of a request that was admitted at *granted_us* is corrected by *by* units.
-
-        A correction may exceed the limit. Then no request is admitted until the excess has expired. A negative *by*
-        returns units, but only those that the request took and that still count.
-        """
-        ...
-
-    def use(self, state: Any, now_us: int) -> Use:
-        """Return the units in use, and the time until which they count."""
-        ...
-
-    def pace_us(self, state: Any, now_us: int) -> int:
-        """Return the time that the units of this request take at the rate of the limit."""
-        ...
-
-
-class AlgorithmBase:
-    """The common part of all algorithms."""
-
-    __slots__ = ()
-
-    remembered_us: ClassVar[int] = 0
-    overflows: ClassVar[bool] = False
-
-    def of_one(self) -> Any:
-        return replace(self, size=1)  # type: ignore[type-var]
-
-    def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
         kept = self.sanitize(state, now_us)
         known = self.adopt_rate(kept, now_us)
         return kept, known, self.exhaust(known, emptied_us) if emptied_us else known
@@ -168,37 +101,60 @@ class AlgorithmBase:
         """Return the state as if one period's units had been used evenly up to *at_us*; *state* if more are used."""
         return state
 
+    def there(self, state: Any, now_us: int) -> int:
+        """Return the number of units that are free now."""
+        raise NotImplementedError
+
+    def ready_us(self, state: Any, now_us: int, ahead: int = 0) -> int:
+        """
+        Return the earliest time at which the request passes if *ahead* other units pass before it; *now_us* if it
+        passes now. The time is exact for as many units as can pass at once, and an estimate for more. It is never
+        earlier for a greater *ahead*.
+        """
+        raise NotImplementedError
+
     def holds(self, state: Any, now_us: int) -> bool:
+        """
+        Whether the job's workflow already holds the slot. Then the request takes no unit, and passes ahead of waiting
+        jobs.
+        """
         return False
 
+    def admit(self, state: Any, now_us: int, begins_us: int | None = None) -> Any:
+        """
+        Return the state after the request has passed. The caller has checked that `ready_us` is *now_us*.
 
-class NoSlots(AlgorithmBase):
-    """The common part of algorithms without slots."""
+        Args:
+            begins_us: The time at which the body begins, if it is a little later than the grant, for a limit that
+                `overflows`. If the rate changes before that time, the whole charge remains.
+        """
+        raise NotImplementedError
 
-    __slots__ = ()
+    def settle(self, state: Any, now_us: int, granted_us: int, by: int) -> Any:
+        """
+        Return the state after the cost of a request that was admitted at *granted_us* is corrected by *by* units.
 
-    @property
-    def holder(self) -> str:
-        return ""
+        A correction may exceed the limit. Then no request is admitted until the excess has expired. A negative *by*
+        returns units, but only those that the request took and that still count.
+        """
+        raise NotImplementedError
 
-    @property
-    def lease_us(self) -> int:
-        return 0
+    def use(self, state: Any, now_us: int) -> Use:
+        """Return the units in use, and the time until which they count."""
+        raise NotImplementedError
 
-    @property
-    def keeps_us(self) -> float:
-        return inf
+    def pace_us(self, state: Any, now_us: int) -> int:
+        """Return the time that the units of this request take at the rate of the limit."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class WindowAlgorithm(NoSlots):
+class WindowAlgorithm(Algorithm):
     """The common part of algorithms with *amount* units per period. The request takes *size* of them."""
 
     size: int
     amount: int
     period_us: int
-
-    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
@@ -214,12 +170,3 @@ class WindowAlgorithm(NoSlots):
 
     def pace_us(self, state: Any, now_us: int) -> int:
         return -(-self.size * self.period_us // self.amount)
-
-    def use(self, state: Any, now_us: int) -> Use:
-        raise NotImplementedError
-
-
-def stored_until_us(algorithm: Algorithm, state: Any, now_us: int) -> int:
-    """Return the time at which the state that is written now expires."""
-    full_us = algorithm.use(state, now_us).full_us
-    return max(full_us, now_us + algorithm.remembered_us) if algorithm.remembered_us else full_us

@@ -6,6 +6,7 @@ import math
 from datetime import timedelta
 
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.number import is_number
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["seconds_in", "seconds_within"]
@@ -24,7 +25,7 @@ def seconds_in(option: str, value: float | timedelta | None) -> float:
     if value is None:
         return math.inf
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+    if not is_number(seconds, 0) or seconds == math.inf:
         raise ConfigurationError(
             f"{option} must be a number of seconds of at least 0, or a timedelta, not {safe_repr(value)}"
         )
@@ -39,7 +40,7 @@ def seconds_within(option: str, value: object, least: float, most: float) -> flo
         ConfigurationError: *value* is not a number of seconds from *least* to *most*. The error names *option*.
     """
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= most:
+    if not is_number(seconds, least, most):
         end = "a day (86400)" if most == _DAY_S else f"{most:.0f}"
         raise ConfigurationError(
             f"{option} must be a number of seconds from {least:g} to {end}, or a timedelta, not {safe_repr(value)}"

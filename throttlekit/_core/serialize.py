@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from throttlekit._core.algorithms.by_latency import ByLatency
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.algorithms.fixed_window import FixedWindow
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
 from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
-from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
-from throttlekit._core.limit.adapt import Adapt
+from throttlekit._core.limit.adapt import Adapt, ByLatency
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.share import NO_TENANT_SHARE, GivenShare, TenantShare
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.number import LARGEST_EXACT
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["dump", "load", "load_in_force", "plain"]
 
 _KINDS: tuple[type[Limit], ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency)
 _ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
+_LEFT_OUT = {"scope": "global", "on_store_failure": "closed", "show_key": False}
+"""The values that the data does not contain, besides None."""
 
 
 def dump(limit: Limit, job: Job) -> dict[str, Any]:
@@ -36,22 +37,26 @@ def plain(
     limit: Limit, key: str, cost: int, share: TenantShare = NO_TENANT_SHARE, workflow: str | None = None
 ) -> dict[str, Any]:
     """Return the data of *limit* with *key*, *cost*, *share* and *workflow* instead of its own."""
+    options = {
+        "scope": limit.scope,
+        "tier": limit.of_tier,
+        "varying_us": limit.varying_us,
+        "on_store_failure": limit.on_store_failure,
+        "processes": limit.processes,
+        "share": None if limit.share is None else list(share),
+        "adapt": limit.adapt and limit.adapt.plain(limit.amount, limit.period_us),
+        "held_by": workflow,
+        "show_key": limit.show_key,
+        "prefetch": limit.prefetch,
+        "prefetch_for": limit.prefetch_for,
+    }
     return {
         "algorithm": limit.algorithm,
         "name": limit.name,
         "rate": [limit.amount, limit.period_us],
         "key": key,
         "cost": cost,
-        **({} if limit.scope == "global" else {"scope": limit.scope}),
-        **({} if limit.of_tier is None else {"tier": limit.of_tier}),
-        **({} if limit.varying_us is None else {"varying_us": limit.varying_us}),
-        **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
-        **({} if limit.processes is None else {"processes": limit.processes}),
-        **({} if limit.share is None else {"share": list(share)}),
-        **({} if limit.adapt is None else {"adapt": limit.adapt.plain(limit.amount, limit.period_us)}),
-        **({} if workflow is None else {"held_by": workflow}),
-        **({"show_key": True} if limit.show_key else {}),
-        **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
+        **{name: value for name, value in options.items() if value is not None and value != _LEFT_OUT.get(name)},
         **limit.own_options(),
         **({} if limit.declared is None else {"declared": _plain_declared(limit.declared)}),
     }

@@ -4,7 +4,7 @@ The names of keys in a store. This file alone defines their version.
 Two different (name, key) pairs never share a stored name. Two definitions of one limit do not share a stored name
 either: each name ends in the definition's fingerprint, so a state is read only by the definition that wrote it. (After
 live control has set a rate, the limit uses the fingerprint of the declared limit, if its algorithm can convert the
-state: see `AlgorithmBase.adopt_rate`.) All names of one pair have the same hash tag, so that a cluster stores them on
+state: see `Algorithm.adopt_rate`.) All names of one pair have the same hash tag, so that a cluster stores them on
 one node. The prefix `tk1` is the version of the stored state: a release that changes the format writes `tk2`, and the
 old keys expire.
 """

@@ -303,7 +303,7 @@ class _ClaimTemplate(NamedTuple):
     @classmethod
     def of(cls, limit: Limit, units: int, algorithm: Algorithm) -> _ClaimTemplate:
         plain = limit.scope != "process" and limit.prefetch_quota is None and not limit.in_zone
-        return cls(limit, units, algorithm, limit.max_queue, plain)
+        return cls(limit, units, algorithm, limit.queue, plain)
 
     def claim(self, text: str, part: str | None, share: TenantShare) -> Claim:
         limit, units, algorithm, max_queue, plain = self

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from throttlekit._core.algorithm import Algorithm, NoSlots
+from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.algorithms.gcra import GcraAlgorithm
 from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Kept, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
@@ -150,7 +150,7 @@ def _note(
 
 
 @dataclass(frozen=True, slots=True)
-class _WrittenAlgorithm(NoSlots):
+class _WrittenAlgorithm:
     """The part of an algorithm, for one unit, that a look at a waitlist needs. It makes no decisions."""
 
     code: str
@@ -158,13 +158,14 @@ class _WrittenAlgorithm(NoSlots):
     params: tuple[int | str, int | str, int | str]
     mark: int
     estimates: bool
+    holder: ClassVar[str] = ""
+
+    @property
+    def overflows(self) -> bool:
+        return self.code == GcraAlgorithm.code
 
     def of_one(self) -> _WrittenAlgorithm:
         return self
-
-
-class _WrittenBucket(_WrittenAlgorithm):
-    overflows: ClassVar[bool] = True
 
 
 def _write_unit(bucket: str, algorithm: Algorithm) -> list[Any]:
@@ -175,6 +176,5 @@ def _read_unit(
     bucket: str, code: str, size: int, params: Sequence[int | str], mark: int, estimates: bool
 ) -> StoreClaim:
     first, second, third = params
-    kind = _WrittenBucket if code == GcraAlgorithm.code else _WrittenAlgorithm
-    written: Any = kind(code, size, (first, second, third), mark, estimates)
+    written: Any = _WrittenAlgorithm(code, size, (first, second, third), mark, estimates)
     return StoreClaim(bucket, written)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from throttlekit._core.decision import Charged, Decision, charges_to_settle
 from throttlekit._core.job import Job
 from throttlekit._core.latency import Drop
-from throttlekit._core.limit.adapt import SlotAdapt
+from throttlekit._core.limit.adapt import ByLatency
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._engine.apply_response import apply_response, claims_of, limits_by_unit
@@ -296,7 +296,7 @@ def slowing_of(claim: Claim, granted_us: int | None = None) -> tuple[Limit, Slow
     limit = claim.limit
     if limit.adapt is None:
         raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so it cannot be slowed down")
-    if isinstance(limit.adapt, SlotAdapt):
+    if isinstance(limit.adapt, ByLatency):
         return limit, Slowing(claim.claim, Drop(granted_us))
     return limit, Slowing(claim.claim, limit.adapt.refusal(limit.amount, limit.period_us, granted_us))
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from throttlekit._core.exact import LARGEST_EXACT
+from throttlekit._core.number import LARGEST_EXACT
 from throttlekit.fleet.rule_follower import KEPT_MS
 from throttlekit.fleet.rules import HISTORY, Rule, as_text, data_of, plain, rule_of
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeGuard, get_args
 
 from throttlekit._core.algorithms.token_bucket import TokenBucket
-from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.rate import parse_rate, parse_window
 from throttlekit._core.limit.share import is_weight
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.number import LARGEST_EXACT
 from throttlekit._core.pattern import matches
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError

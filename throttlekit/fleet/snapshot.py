@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from throttlekit._core.algorithm import Algorithm, Use
-from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm
-from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.algorithms.concurrency import AdaptiveConcurrencyAlgorithm, ConcurrencyAlgorithm, Holders
 from throttlekit._core.answer import Answer, Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Gauge

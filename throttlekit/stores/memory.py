@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from throttlekit._core.algorithm import Algorithm, stored_until_us
+from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import Answer, Caller, Look, Reason, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Stored, decide, forget, look
@@ -284,7 +284,8 @@ class MemoryStore:
             self._values.pop(name, None)
 
     def _put_taken(self, name: str, algorithm: Algorithm, taken: object, now_us: int) -> None:
-        self._put(name, taken, stored_until_us(algorithm, taken, now_us), now_us)
+        full_us = algorithm.use(taken, now_us).full_us
+        self._put(name, taken, max(full_us, now_us + algorithm.remembered_us), now_us)
 
     def _get(self, name: str, now_us: int) -> object:
         value, expires_us = self._values.get(name, (None, 0))

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm, ByLatency
-from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.algorithms.concurrency import AdaptiveConcurrencyAlgorithm, Concurrency
 from throttlekit._core.algorithms.fixed_window import FixedWindow
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
@@ -20,6 +19,7 @@ from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
 from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Look, Requester
 from throttlekit._core.claim import UNIT, StoreClaim
 from throttlekit._core.latency import Drop
+from throttlekit._core.limit.adapt import ByLatency
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import bucket_name
@@ -307,7 +307,7 @@ def _claim(
     bucket = bucket_name(limit.name, key, limit.fingerprint)
     cost = min(cost, limit.capacity)
     algorithm = limit.bind(cost, now_us, holder if slots else "")
-    return StoreClaim(bucket, algorithm, cost, limit.max_queue, tenant, cost * UNIT if tenant else 0)
+    return StoreClaim(bucket, algorithm, cost, limit.queue, tenant, cost * UNIT if tenant else 0)
 
 
 def _listen(store: Store, owner: str) -> Callable[[], None]:

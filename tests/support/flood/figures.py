@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from support.flood.run import Flood, FloodRecord, Grant
 from throttlekit import TokenBucket
-from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, Tat
+from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, Measure, Tat
 
 __all__ = [
     "Figures",
@@ -202,7 +202,8 @@ def unexplained_charges(grants: Sequence[Grant]) -> int:
     for charges in charges_by_bucket(grants).values():
         before: Tat | None = None
         for at_us, charge_us, tat_us in charges:
-            after = GcraAlgorithm(charge_us, 0, 2**52, charge_us, 1).admit(before, at_us)
+            measure = Measure(2**52, charge_us, 1)
+            after = GcraAlgorithm(charge_us, 0, measure, measure).admit(before, at_us)
             wrong += after != Tat(tat_us)
             before = Tat(tat_us)
     return wrong

@@ -107,12 +107,11 @@ def test_mark_identifies_the_rate(algorithm: Any) -> None:
         (FixedWindow("x", "1/s"), 1, 60_000, False),
         (SlidingWindow("x", "1/s"), 1, 60_000, False),
         (SlidingLog("x", "1/s"), 1, 60_000, False),
-        (Concurrency("x", 1), 1, 60_000, True),
     ],
     ids=str,
 )
 def test_units_that_are_lost_within_the_grace_time(limit: Limit, cost: int, grace_us: int, tight: bool) -> None:
-    """A unit is lost if the bucket is full before the grace time is over, or while a slot is unused."""
+    """A unit is lost if the bucket is full before the grace time is over. The units of a window are not lost."""
     assert (limit.bind(cost, NOW_US).keeps_us < grace_us) is tight
 
 

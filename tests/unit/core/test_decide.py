@@ -46,7 +46,7 @@ class Lists:
         if isinstance(limit, Concurrency):
             holder = more.pop("workflow", "") or holder_name(job, "0", 0)
         bucket = bucket_name(limit.name, key, limit.fingerprint)
-        return StoreClaim(bucket, limit.bind(cost, 0, holder), cost, limit.max_queue, **more)
+        return StoreClaim(bucket, limit.bind(cost, 0, holder), cost, limit.queue, **more)
 
     def decide(
         self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any

@@ -70,7 +70,7 @@ def test_full_bucket_admits_its_burst_at_once(rate: tuple[int, int], burst: int)
 def test_remaining_is_what_would_be_admitted(rate: tuple[int, int], burst: int, held: float) -> None:
     """The remaining units would be admitted (within 2 µs of rounding at thousands a second), and one more would not."""
     bucket = Bucket.of(*rate, burst)
-    tat_us = START_US + round(held * bucket.bind(1).capacity_us)
+    tat_us = START_US + round(held * bucket.bind(1).measure.capacity_us)
     left = bucket.remaining(tat_us, START_US)
     assert 0 <= left <= burst
     tolerance_us = 0 if bucket.denominator == 1 else 2
@@ -123,13 +123,13 @@ def test_interval_is_at_most_half_a_percent_longer(rate: tuple[int, int]) -> Non
 def test_charge_of_an_ordinary_request() -> None:
     """At 5 units and 10/s, a request for 2 takes 200 ms, and is admitted with at most 300 ms outstanding."""
     charge = _bucket("10/s", 5).bind(2)
-    assert (charge.size, charge.headroom_us, charge.capacity_us) == (200_000, 300_000, 500_000)
+    assert (charge.size, charge.headroom_us, charge.measure.capacity_us) == (200_000, 300_000, 500_000)
 
 
 def test_charge_of_a_fractional_request() -> None:
     """If the interval is not a whole number, charge and capacity are rounded up and the headroom down."""
     charge = _bucket("300000/s", 4).bind(1)
-    assert (charge.size, charge.headroom_us, charge.capacity_us) == (4, 9, 14)
+    assert (charge.size, charge.headroom_us, charge.measure.capacity_us) == (4, 9, 14)
 
 
 def test_bucket_never_used_is_full() -> None:
@@ -178,7 +178,7 @@ def test_debt_is_sixty_capacities_at_most(rate: str, burst: int, most_us: int, b
     No stored time exceeds what a double holds exactly.
     """
     charge = _bucket(rate, burst).bind(1)
-    empty_us = START_US + charge.capacity_us
+    empty_us = START_US + charge.measure.capacity_us
     after = charge.settle(Tat(empty_us), START_US, START_US, most_us + beyond)
     assert after == Tat(empty_us + most_us, most_us)
     assert after.at_us < 2**53
@@ -191,7 +191,7 @@ def test_returning_units_never_fills_above_the_burst(rate: tuple[int, int], burs
     """However much is returned, the bucket is full at most: it never admits more than its burst."""
     bucket = Bucket.of(*rate, burst)
     charge = bucket.bind(1)
-    state = charge.settle(Tat(START_US + round(held * charge.capacity_us)), START_US, START_US, -back)
+    state = charge.settle(Tat(START_US + round(held * charge.measure.capacity_us)), START_US, START_US, -back)
     assert state is not None
     assert state.at_us >= START_US
     assert bucket.remaining(state.at_us, START_US) <= burst

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from support.partner.queueing import Ours, Partner, constant, even, happen, spread, stepped, two_kinds
 from throttlekit import AsyncLimiter, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
-from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm
-from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.algorithms.concurrency import AdaptiveConcurrencyAlgorithm, ConcurrencyAlgorithm, Holders
 from throttlekit._core.latency import (
     EVERY,
     LONGEST_HOLD_US,

@@ -616,13 +616,13 @@ def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
 def test_queue_is_the_number_of_jobs_that_may_wait(algorithm: type[Limit], queue: int | None) -> None:
     """`queue=None` means any number of jobs. The option does not affect the count, and stays when the rate changes."""
     limit = make(algorithm, queue=queue)
-    assert (limit.queue, limit.max_queue) == (queue, queue)
+    assert limit.queue == queue
     assert limit.fingerprint == make(algorithm).fingerprint
     assert (limit == make(algorithm)) == (queue is None)
     assert ("queue=" in repr(limit)) == (queue is not None or algorithm is LeakyBucket)
-    assert change_rate(limit, "7/s").max_queue == queue
-    assert algorithm is SlidingLog or scale_rate(limit, 500).max_queue == queue
-    assert load(dump(limit, JOB)).max_queue == queue
+    assert change_rate(limit, "7/s").queue == queue
+    assert algorithm is SlidingLog or scale_rate(limit, 500).queue == queue
+    assert load(dump(limit, JOB)).queue == queue
     assert ("queue" in dump(limit, JOB)) == (queue is not None or algorithm is LeakyBucket)
 
 

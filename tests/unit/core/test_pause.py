@@ -74,7 +74,7 @@ def request(
     limit: Limit, state: Stored, now_us: int, *, job: str = "new", caller: Caller = Caller.JOB, cost: int = 1
 ) -> tuple[Answer, Stored]:
     """Request units for *job*; *state* is not changed. All jobs have one owner, which has enough threads."""
-    claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}-{job}"), cost, limit.max_queue)
+    claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}-{job}"), cost, limit.queue)
     requester = Requester(caller) if caller is Caller.WITHOUT_JOB else Requester(caller, job, "owner", 99)
     answer, (after,) = decide.decide([claim], [deepcopy(state)], now_us, requester, is_listening, "epoch")
     return answer, after

@@ -56,7 +56,7 @@ def assert_same_limit(loaded: Limit, limit: Limit, job: Job) -> None:
     """*loaded* limits *job* exactly as *limit* does."""
     own = limit.for_job(job)
     assert type(loaded) is type(own)
-    for attribute in ("fingerprint", "name", "scope", "of_tier", "capacity", "max_queue"):
+    for attribute in ("fingerprint", "name", "scope", "of_tier", "capacity", "queue"):
         assert getattr(loaded, attribute) == getattr(own, attribute), attribute
     assert loaded.for_job(job) is loaded
     cost = loaded.cost_of(None)

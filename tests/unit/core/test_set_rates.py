@@ -93,7 +93,7 @@ def test_units_stay_when_the_rate_changes(steps: list[tuple[int, int, int]], dec
         now_us += wait_us
         charge: Any = limit.bind(units)
         left = min(left + wait_us * rate, Fraction(burst), Fraction(limit.capacity))
-        rate, burst = Fraction(charge.denominator, charge.numerator), limit.capacity
+        rate, burst = Fraction(charge.measure.denominator, charge.measure.numerator), limit.capacity
         lost += 2 * rate + Fraction(1, 1000)
         allowed, state = request(limit, state, now_us, units)
         if allowed:
@@ -238,9 +238,9 @@ def test_state_of_a_wrong_clock_counts_as_used_up(known: Limit) -> None:
     assert isinstance(other, GcraAlgorithm)
     written = other.admit(Tat(START_US + 10**9, 0, other.admit(None, START_US).measure), START_US)  # type: ignore[union-attr]
     trusted = charge.sanitize(written, START_US)
-    assert trusted == Tat(START_US + other.capacity_us, 0, written.measure)  # type: ignore[union-attr]
+    assert trusted == Tat(START_US + other.measure.capacity_us, 0, written.measure)  # type: ignore[union-attr]
     assert charge.there(charge.adopt_rate(trusted, START_US), START_US) == 0
-    edge = written._replace(at_us=START_US + other.capacity_us + STALE_US)  # type: ignore[union-attr]
+    edge = written._replace(at_us=START_US + other.measure.capacity_us + STALE_US)  # type: ignore[union-attr]
     assert charge.sanitize(edge, START_US) is edge
     assert charge.adopt_rate(edge, START_US).at_us == START_US + charge.params[1]
 

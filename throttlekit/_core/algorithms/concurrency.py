@@ -14,7 +14,7 @@ a lease of 0 releases the slot. Only a grant takes a slot: a renewal that arrive
 Example: 2 slots with a lease of 30 s. At 0 s jobs a and b take them, and c waits. The worker of a is killed; b renews
 its lease every 10 s. At 30 s the lease of a ends, and c gets its slot.
 
-lua/throttlekit_lua/concurrency.lua and renew.lua mirror this file. Change all, or the parity tests fail.
+lua/throttlekit_lua/concurrency.lua, latency.lua and renew.lua mirror this file. Change all, or the parity tests fail.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, AlgorithmBase, Use
+from throttlekit._core.algorithm import STALE_US, Algorithm, Use
 from throttlekit._core.durations import seconds_within
 from throttlekit._core.job import Job
-from throttlekit._core.latency import Gauge
-from throttlekit._core.limit.adapt import SlotAdapt
+from throttlekit._core.latency import REMEMBERED_US, Gauge, apply_drop, measure_hold, slots_of
+from throttlekit._core.limit.adapt import ByLatency
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.options import LimitOptions
 from throttlekit._core.limit.rule import LimitRule, OfRule
 from throttlekit._core.limit.template import Key
+from throttlekit._core.number import is_whole
 from throttlekit._core.storage_keys import is_workflow, slots_of_holder, with_slots
 from throttlekit.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Concurrency", "ConcurrencyAlgorithm", "Holders"]
+__all__ = ["AdaptiveConcurrencyAlgorithm", "Concurrency", "ConcurrencyAlgorithm", "Holders"]
 
 _FIRST_HOLD_US = 100_000
 """The assumed length of a hold, until the first one has ended."""
@@ -63,11 +64,11 @@ class Holders(NamedTuple):
     longest_us: int = 0
     """The length of the longest lease. Lengths may differ while a new definition is deployed."""
     gauge: Gauge | None = None
-    """The measurements of a limit with `adapt`; see by_latency.py."""
+    """The measurements of a limit with `adapt`; see latency.py."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConcurrencyAlgorithm(AlgorithmBase):
+class ConcurrencyAlgorithm(Algorithm):
     """
     A request of *size* slots for *holder*, which must renew the slots within *lease_us*.
 
@@ -94,11 +95,6 @@ class ConcurrencyAlgorithm(AlgorithmBase):
     @property
     def mark(self) -> int:
         return 1_000_000_000 // self.amount
-
-    @property
-    def keeps_us(self) -> float:
-        """A number below 0: the time of a free slot is lost, and it is unknown when the next slot becomes free."""
-        return -1
 
     @property
     def stays(self) -> bool:
@@ -204,6 +200,53 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         return state._replace(leases=tuple(lease for lease in state.leases if lease[0] != self.holder))
 
 
+@dataclass(frozen=True, slots=True)
+class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
+    """
+    A request of slots whose number adapts to how long jobs hold them, from *floor* to *amount*: see latency.py. The
+    measured times are stored with the holders, and the request that releases a slot updates them. *timeout_us* is 0 if
+    there is no time-out.
+    """
+
+    floor: int = 1
+    timeout_us: int = 0
+
+    code: ClassVar[str] = "a"
+    remembered_us: ClassVar[int] = REMEMBERED_US
+
+    @property
+    def params(self) -> tuple[int | str, int | str, int | str]:
+        return self.amount, self.lease_us, f"{self.floor} {self.timeout_us} {self.holder}"
+
+    def slots(self, state: Holders | None) -> int:
+        return slots_of(state.gauge if state else None, self.floor, self.amount)
+
+    def admit(self, state: Holders | None, now_us: int, begins_us: int | None = None) -> Holders | None:
+        """Admit the request. A lease that has ended since the last reduction counts as a failed job."""
+        ended = [until_us for _, until_us in state.leases if until_us <= now_us] if state and self.size else []
+        if state and ended:
+            state = self.apply_drop(state, now_us, max(ended) - self.lease_us)
+        return ConcurrencyAlgorithm.admit(self, state, now_us)
+
+    def release(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
+        after = ConcurrencyAlgorithm.release(self, state, now_us, granted_us)
+        if after is None or after is state:
+            return after
+        held_us, used = now_us - granted_us, self.use(state, now_us).units
+        if self.timeout_us and held_us >= self.timeout_us:
+            return self.apply_drop(after, now_us, granted_us)
+        if held_us <= 0:  # the clock has stepped back, so the length of the hold is not known
+            return after
+        return after._replace(gauge=measure_hold(after.gauge, held_us, used, self.floor, self.amount, now_us))
+
+    def apply_drop(self, state: Holders | None, now_us: int, granted_us: int | None) -> Holders | None:
+        """Return the state after a job that was granted at *granted_us* has failed, or *state* if nothing changes."""
+        if state is None:
+            return None
+        gauge = apply_drop(state.gauge, granted_us, self.floor, self.amount, now_us)
+        return state if gauge is state.gauge else state._replace(gauge=gauge)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SlotRule(LimitRule):
     """A number of slots, and the length of their leases."""
@@ -215,7 +258,7 @@ class _SlotRule(LimitRule):
 
     @classmethod
     def parse(cls, rate: Any) -> tuple[int, int]:
-        if isinstance(rate, bool) or not isinstance(rate, int) or not 1 <= rate <= _LARGEST_AMOUNT:
+        if not is_whole(rate, 1, _LARGEST_AMOUNT):
             raise ConfigurationError(f"the amount must be a whole number from 1 to {_LARGEST_AMOUNT}, not {rate!r}")
         return rate, 0
 
@@ -310,9 +353,10 @@ class Concurrency(Limit):
         return self.fingerprint, self.amount, self.lease
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> ConcurrencyAlgorithm:
-        rule: Any = self.rule
-        if isinstance(self.adapt, SlotAdapt):
-            return cast("ConcurrencyAlgorithm", self.adapt.bind(cost, rule.amount, rule.lease_us, holder))
+        rule, adapt = self.rule, self.adapt
+        if isinstance(adapt, ByLatency):
+            floor = min(adapt.floor, rule.amount)
+            return AdaptiveConcurrencyAlgorithm(cost, rule.amount, rule.lease_us, holder, floor, adapt.timeout_us)
         return ConcurrencyAlgorithm(cost, rule.amount, rule.lease_us, with_slots(holder, cost))
 
     def given_cost(self, cost: int) -> int:

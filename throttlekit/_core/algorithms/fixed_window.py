@@ -23,6 +23,7 @@ from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US, parse_window
 from throttlekit._core.limit.rule import LimitRule, OfRule
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.number import is_whole
 from throttlekit._core.time_zone import DAY_US, UTC, Zone, zone_named, zone_on
 from throttlekit.errors import ConfigurationError
 
@@ -157,7 +158,7 @@ class _FixedRule(LimitRule):
                 "or a SlidingLog"
             )
         if starts is not None:
-            if isinstance(starts, bool) or not isinstance(starts, int) or not 1 <= starts <= 28:
+            if not is_whole(starts, 1, 28):
                 raise ConfigurationError(f"starts must be a day of every month, from 1 to 28, not {safe_repr(starts)}")
             if period_us != MONTH_US:
                 raise ConfigurationError(f"starts= is the day on which a month begins, and {rate!r} has no month")
@@ -180,7 +181,7 @@ class _FixedRule(LimitRule):
     def count_with(self, declared: Any) -> _FixedRule | None:
         return self if self.period_us == declared.period_us else None
 
-    def bind(self, cost: int, around_us: int, holder: str) -> FixedWindowAlgorithm:
+    def bind(self, cost: int, around_us: int) -> FixedWindowAlgorithm:
         plain = self.zone is None and self.period_us <= DAY_US
         zone = UTC if plain else zone_on(self.zone, around_us // DAY_US, self.period_us, self.starts or 1)
         return FixedWindowAlgorithm(cost, self.amount, self.period_us, zone)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor
 from typing import ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, NoSlots, Use
+from throttlekit._core.algorithm import STALE_US, Algorithm, Use
 
 __all__ = ["Bucket", "GcraAlgorithm", "Measure", "Tat"]
 
@@ -42,11 +42,16 @@ _LARGEST_CORRECTION_US = 2**53
 
 
 class Measure(NamedTuple):
-    """The interval and the burst with which a TAT was written."""
+    """The interval and the burst with which a TAT was written: a unit takes numerator / denominator µs."""
 
     capacity_us: int
+    """The time from empty to full: the TAT of an empty bucket is this far in the future."""
     numerator: int
     denominator: int
+
+    def time_of(self, units: int) -> int:
+        """Return the time of *units*, rounded up."""
+        return -(-units * self.numerator // self.denominator)
 
 
 class Tat(NamedTuple):
@@ -60,38 +65,35 @@ class Tat(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GcraAlgorithm(NoSlots):
+class GcraAlgorithm(Algorithm):
     """One request to one bucket, as the integers that a store needs."""
 
     size: int
     """The time that the request adds to the TAT, in µs; 0 if it only peeks."""
     headroom_us: int
     """The request is admitted if the TAT is at most this far in the future."""
-    capacity_us: int
-    """The time from empty to full: the TAT of an empty bucket is this far in the future."""
-    numerator: int
-    denominator: int
-    """A unit takes numerator / denominator µs."""
-    home: Measure | None = None
-    """The measure of the definition under which the bucket is stored, or None if it is this request's measure."""
+    measure: Measure
+    """The measure of the rate in force."""
+    home: Measure
+    """The measure of the definition under which the bucket is stored."""
 
     code: ClassVar[str] = "t"
-    estimates: ClassVar[bool] = False
     overflows: ClassVar[bool] = True
 
     def of_one(self) -> GcraAlgorithm:
-        size = -(-self.numerator // self.denominator)
+        size = -(-self.measure.numerator // self.measure.denominator)
         return replace(self, size=size, headroom_us=max(0, self.headroom_us + self.size - size))
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
-        interval = str(self.numerator) if self.denominator == 1 else f"{self.numerator}/{self.denominator}"
-        home = "" if self.home is None else f" {self.home.capacity_us} {self.home.numerator} {self.home.denominator}"
-        return self.headroom_us, self.capacity_us, interval + home
+        capacity_us, numerator, denominator = self.measure
+        interval = str(numerator) if denominator == 1 else f"{numerator}/{denominator}"
+        home = "" if self.home == self.measure else " {} {} {}".format(*self.home)
+        return self.headroom_us, capacity_us, interval + home
 
     @property
     def mark(self) -> int:
-        return self.numerator * 1000 // self.denominator
+        return self.measure.numerator * 1000 // self.measure.denominator
 
     @property
     def keeps_us(self) -> float:
@@ -100,7 +102,7 @@ class GcraAlgorithm(NoSlots):
     def sanitize(self, state: Tat | None, now_us: int) -> Tat | None:
         if state is None:
             return None
-        capacity_us = (state.measure or self.home or self).capacity_us
+        capacity_us = (state.measure or self.home).capacity_us
         if state.at_us - now_us <= capacity_us + state.debt_us + STALE_US:
             return state
         return Tat(now_us + capacity_us, 0, state.measure)
@@ -110,22 +112,21 @@ class GcraAlgorithm(NoSlots):
         Keep the units of the bucket, at most its burst, or its debt. If the bucket seems to be below empty only because
         a clock stepped back, it counts as empty.
         """
-        if state is None or (state.measure is None and self.home is None):
+        own, of = self.measure, self.measure if state is None else state.measure or self.home
+        if state is None or of == own:
             return state
-        if (measure := self._measure_of(state)) == self._own:
-            return state
-        left_us = max(-state.debt_us, measure.capacity_us - max(0, state.at_us - now_us))
-        in_own = float(left_us) * self.numerator / measure.numerator * measure.denominator / self.denominator
-        left_us = max(min(floor(in_own), self.capacity_us), -_most_debt_us(self.capacity_us))
-        return self._tat(now_us + self.capacity_us - left_us, max(0, -left_us))
+        left_us = max(-state.debt_us, of.capacity_us - max(0, state.at_us - now_us))
+        in_own = float(left_us) * own.numerator / of.numerator * of.denominator / own.denominator
+        left_us = max(min(floor(in_own), own.capacity_us), -_most_debt_us(own.capacity_us))
+        return self._tat(now_us + own.capacity_us - left_us, max(0, -left_us))
 
     def exhaust(self, state: Tat | None, at_us: int) -> Tat:
-        empty_us = at_us + self.capacity_us
+        empty_us = at_us + self.measure.capacity_us
         return self._tat(empty_us) if state is None or state.at_us < empty_us else state
 
     def there(self, state: Tat | None, now_us: int) -> int:
-        left_us = self.capacity_us if state is None else self.capacity_us - max(0, state.at_us - now_us)
-        return max(0, left_us) * self.denominator // self.numerator
+        left_us = max(0, self.measure.capacity_us - (_from_us(state, now_us) - now_us))
+        return left_us * self.measure.denominator // self.measure.numerator
 
     def ready_us(self, state: Tat | None, now_us: int, ahead: int = 0) -> int:
         """
@@ -135,8 +136,7 @@ class GcraAlgorithm(NoSlots):
         """
         if self.size == 0 or (state is None and ahead == 0):
             return now_us
-        ahead_us = -(-ahead * self.numerator // self.denominator)
-        return max(now_us, _from_us(state, now_us) + ahead_us - self.headroom_us)
+        return max(now_us, _from_us(state, now_us) + self.measure.time_of(ahead) - self.headroom_us)
 
     def admit(self, state: Tat | None, now_us: int, begins_us: int | None = None) -> Tat | None:
         """
@@ -148,29 +148,23 @@ class GcraAlgorithm(NoSlots):
         if begins_us is None:
             return self._tat(_from_us(state, now_us) + self.size)
         full_us = _from_us(state, begins_us) + self.size
-        return self._tat(full_us, max(0, full_us - now_us - self.capacity_us))
+        return self._tat(full_us, max(0, full_us - now_us - self.measure.capacity_us))
 
     def settle(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
         """Use the measure of *state*, because the measure of the request may no longer be in force."""
         if state is None and by <= 0:
             return None
-        measure = self._own if state is None else self._measure_of(state)
-        if measure != self._own:
+        state, own = state or self._tat(now_us), self.measure
+        of = state.measure or self.home
+        if of != own:
             by = min(by, _LARGEST_CORRECTION_US)
-            by = ceil(float(by) * measure.numerator / self.numerator * self.denominator / measure.denominator)
-        empty_us = now_us + measure.capacity_us
-        at_us = max(now_us, min(_from_us(state, now_us) + by, empty_us + _most_debt_us(measure.capacity_us)))
-        return Tat(at_us, max(0, at_us - empty_us), self._tat(0).measure if state is None else state.measure)
-
-    @property
-    def _own(self) -> Measure:
-        return Measure(self.capacity_us, self.numerator, self.denominator)
-
-    def _measure_of(self, state: Tat) -> Measure:
-        return state.measure or self.home or self._own
+            by = ceil(float(by) * of.numerator / own.numerator * own.denominator / of.denominator)
+        empty_us = now_us + of.capacity_us
+        at_us = max(now_us, min(_from_us(state, now_us) + by, empty_us + _most_debt_us(of.capacity_us)))
+        return Tat(at_us, max(0, at_us - empty_us), state.measure)
 
     def _tat(self, at_us: int, debt_us: int = 0) -> Tat:
-        return Tat(at_us, debt_us, None if self.home is None or self.home == self._own else self._own)
+        return Tat(at_us, debt_us, None if self.home == self.measure else self.measure)
 
     def use(self, state: Tat | None, now_us: int) -> Use:
         return Use(0, now_us if state is None else state.at_us)
@@ -199,7 +193,7 @@ class Bucket:
     numerator: int
     denominator: int
     home: Measure | None = field(default=None, kw_only=True)
-    """See `GcraAlgorithm.home`."""
+    """The measure of the definition under which the bucket is stored, or None if it is `measure`."""
     fills_us: int | None = field(default=None, kw_only=True)
     """The time in which the bucket fills at every rate, or None if that is the time of its burst."""
 
@@ -207,7 +201,7 @@ class Bucket:
     def filling_in(cls, fills_us: int, amount: int, period_us: int) -> Bucket:
         """Return the bucket that fills in *fills_us*, or in the time of one unit if that is longer."""
         rate = cls.of(amount, period_us, 1)
-        fills_us = max(fills_us, -(-rate.numerator // rate.denominator))
+        fills_us = max(fills_us, rate.measure.time_of(1))
         return replace(rate, burst=fills_us * rate.denominator // rate.numerator, fills_us=fills_us)
 
     @classmethod
@@ -219,16 +213,10 @@ class Bucket:
 
     def bind(self, cost: int) -> GcraAlgorithm:
         """Return a request of *cost* units to this bucket. A cost of more than the burst never passes."""
-        charge_us = -(-cost * self.numerator // self.denominator)
+        measure = self.measure
+        charge_us = measure.time_of(cost)
         burst_us = self.fills_us or self.burst * self.numerator // self.denominator
-        return GcraAlgorithm(
-            charge_us,
-            max(0, burst_us - charge_us),
-            self.measure.capacity_us,
-            self.numerator,
-            self.denominator,
-            self.home,
-        )
+        return GcraAlgorithm(charge_us, max(0, burst_us - charge_us), measure, self.home or measure)
 
     @property
     def measure(self) -> Measure:

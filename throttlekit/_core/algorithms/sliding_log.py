@@ -125,7 +125,7 @@ class _LogRule(LimitRule):
             "TokenBucket or a SlidingWindow, or a rate for each tier"
         )
 
-    def bind(self, cost: int, around_us: int, holder: str) -> SlidingLogAlgorithm:
+    def bind(self, cost: int, around_us: int) -> SlidingLogAlgorithm:
         return SlidingLogAlgorithm(cost, self.amount, self.period_us)
 
 

@@ -128,8 +128,9 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
     def use(self, state: Counts | None, now_us: int) -> Use:
         if state is None:
             return Use(0, now_us)
-        units = self._units(state, now_us)
-        return Use(units, self._full_us(state) if state.used or state.before else now_us)
+        expired = state.window + (2 if state.used else 1)
+        full_us = expired * self.period_us if state.used or state.before else now_us
+        return Use(self._units(state, now_us), full_us)
 
     def _current_window(self, state: Counts | None, now_us: int) -> Counts:
         window = now_us // self.period_us
@@ -138,16 +139,10 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         return Counts(window, state.used, 0) if state.window < window else state
 
     def _units(self, state: Counts | None, now_us: int) -> int:
-        return self._load(state, now_us) // self._steps
-
-    def _load(self, state: Counts | None, now_us: int) -> int:
-        """Return the load in units × steps."""
+        """Return the load, rounded down to whole units."""
         window, before, used = self._current_window(state, now_us)
         over = max(0, now_us - window * self.period_us) // self.step_us
-        return before * (self._steps - over) + used * self._steps
-
-    def _full_us(self, state: Counts) -> int:
-        return (state.window + (2 if state.used else 1)) * self.period_us
+        return used + before * (self._steps - over) // self._steps
 
 
 class _SlidingRule(LimitRule):
@@ -158,7 +153,7 @@ class _SlidingRule(LimitRule):
     def count_with(self, declared: Any) -> _SlidingRule | None:
         return self if self.period_us == declared.period_us else None
 
-    def bind(self, cost: int, around_us: int, holder: str) -> SlidingWindowAlgorithm:
+    def bind(self, cost: int, around_us: int) -> SlidingWindowAlgorithm:
         return SlidingWindowAlgorithm(cost, self.amount, self.period_us, step_us(self.amount, self.period_us))
 
 

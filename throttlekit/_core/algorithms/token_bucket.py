@@ -18,6 +18,7 @@ from throttlekit._core.limit.rate import LONGEST_PERIOD_US, Rate
 from throttlekit._core.limit.rule import LimitRule, OfRule
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.local_quota import PrefetchQuota
+from throttlekit._core.number import is_whole
 from throttlekit.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class _BucketRule(LimitRule):
                 f"the burst must be a number of units, not {burst!r}: a time is only for a rate= that is a callable"
             )
         burst = cls.default_burst(amount, period_us) if burst is None else burst
-        if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
+        if not is_whole(burst, 1):
             raise ConfigurationError(
                 f"the burst must be a whole number of at least 1, not {safe_repr(burst)}: it includes the first unit"
             )
@@ -128,7 +129,7 @@ class _BucketRule(LimitRule):
     def count_with(self: _B, declared: Any) -> _B:
         return replace(self, bucket=replace(self.bucket, home=declared.bucket.measure))
 
-    def bind(self, cost: int, around_us: int, holder: str) -> GcraAlgorithm:
+    def bind(self, cost: int, around_us: int) -> GcraAlgorithm:
         return self.bucket.bind(cost)
 
     def remaining(self, use: Use, now_us: int) -> int:
@@ -227,15 +228,19 @@ class TokenBucket(Limit):
         prefetch_for: float | timedelta | None = None,
         **options: Unpack[LimitOptions],
     ) -> None:
+        quotas: Any = [prefetch]
         lasting: Any = prefetch_for
         if isinstance(prefetch, Mapping):
+            quotas = prefetch.values()
             lasting = {tier: None if tokens is None else prefetch_for for tier, tokens in prefetch.items()}
         own = {"burst": burst, "prefetch": prefetch, "prefetch_for": lasting}
         super().__init__(name, rate, _own=own, **options)
         if self.tiers is not None:
-            self._set(prefetch_for=prefetch_for)
+            self._set(prefetch=prefetch, prefetch_for=prefetch_for)
         if prefetch_for is not None and prefetch is None:
             raise self._named_error(ConfigurationError("prefetch_for= needs prefetch="))
+        if self.scope == "process" and any(each is not None for each in quotas):
+            raise self._named_error(ConfigurationError('a limit of scope "process" uses no store: leave prefetch= out'))
 
     def bind_ahead(self, units: int) -> GcraAlgorithm:
         """Return a request that prefetches *units*. It passes only if at least as many units remain afterwards."""
@@ -301,7 +306,7 @@ def _quota_of(tokens: object, seconds: object, amount: int, period_us: int, burs
     """
     if tokens is None:
         return None
-    if not isinstance(tokens, int) or tokens < 2:
+    if not is_whole(tokens, 2):
         raise ConfigurationError(f"prefetch must be a whole number of at least 2, not {safe_repr(tokens)}")
     if tokens > burst:
         raise ConfigurationError(f"prefetch={safe_repr(tokens)} units can never pass at once: the burst is {burst}")

@@ -9,15 +9,17 @@ from throttlekit._core.durations import seconds_within
 from throttlekit._core.limit.rate import Rate, parse_rate
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.limit.value import Value
+from throttlekit._core.number import is_whole
 from throttlekit._core.slowdown import LONGEST_SPAN_US, ONE, Refusal
 from throttlekit._core.spelling import checks_spelling
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Adapt", "SlotAdapt", "check_adapt", "within_a_day_us"]
+__all__ = ["Adapt", "ByLatency", "check_adapt"]
 
 _LEAST = ONE // 1000
 _UNITS_OF_A_SPAN = 600
 _SHORTEST_SPAN_US = 10_000
+_MOST_SLOTS = 1_000_000
 
 
 class Adapt(Value):
@@ -58,7 +60,7 @@ class Adapt(Value):
     @checks_spelling
     def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
         least = parse_rate(floor)
-        self._set(floor=floor, span=span, _least=least, _span_us=within_a_day_us("span", span), _given=None)
+        self._set(floor=floor, span=span, _least=least, _span_us=_within_a_day_us("span", span), _given=None)
 
     @classmethod
     def _of(cls, given: Refusal) -> Adapt:
@@ -116,29 +118,72 @@ class Adapt(Value):
         return f"Adapt({self.floor!r})" if self.span is None else f"Adapt({self.floor!r}, span={self.span!r})"
 
 
-class SlotAdapt(Value):
-    """The base class of `ByLatency`, which adapts the number of slots of a concurrency limit."""
+class ByLatency(Value):
+    """
+    Adapt the number of slots of a `Concurrency` limit, for the whole fleet, to the load that the partner can handle.
 
-    __slots__ = ()
+    The number starts at the floor. If jobs hold their slots for longer than before, the number falls; otherwise it
+    rises while all slots are in use. It also falls by a tenth, once for each overload, if a job raises `RateLimited`,
+    calls `throttlekit.current().report_overload()` or holds its slot for *timeout*, or if its worker dies.
 
-    def check(self, amount: int) -> None:
-        """Raise a `ConfigurationError` if it cannot work with *amount* slots."""
-        raise NotImplementedError
+    Guarantee: `floor <= slots <= declared amount`, always. A job never loses a slot that it holds. A job needs no
+    additional round trip, but about 1.8 times the server's time. A key needs about 100 bytes more, until an hour after
+    the last job.
 
-    def bind(self, size: int, amount: int, lease_us: int, holder: str) -> object:
-        """Return the algorithm for a request: see `Limit.bind`."""
-        raise NotImplementedError
+    Args:
+        floor: The lowest number of slots: a whole number from 1 to the declared amount.
+        timeout: A job that holds its slot for this time counts as failed: seconds, or a timedelta, from 10 ms to a day.
+            Default: no time-out. If your calls have a time-out, set it here too: calls that all time out take equally
+            long, so their length alone does not show an overload.
+
+    Raises:
+        ConfigurationError: A value can never work. A floor above the amount is an error when the limit is created.
+
+    If a limit is `set` or scaled to fewer slots than the floor, that number is the floor. *adapt* is not part of the
+    definition. `throttlekit._core.latency` contains the rules, and docs/limit-adaptive.md describes the effects.
+    """
+
+    __slots__ = ("floor", "timeout", "timeout_us")
+
+    floor: int
+    timeout: float | timedelta | None
+    timeout_us: int
+
+    @checks_spelling
+    def __init__(self, floor: int, *, timeout: float | timedelta | None = None) -> None:
+        if not is_whole(floor, 1, _MOST_SLOTS):
+            raise ConfigurationError(f"the floor must be a whole number of slots, at least 1, not {safe_repr(floor)}")
+        self._set(floor=floor, timeout=timeout, timeout_us=_within_a_day_us("timeout", timeout) or 0)
 
     def plain(self, amount: int, period_us: int) -> list[int]:
-        """Return the data for a message."""
-        raise NotImplementedError
+        """Return the data for a message. `read` parses the data."""
+        return [self.floor, self.timeout_us]
 
-    def as_part(self, amount: int, period_us: int) -> SlotAdapt:
-        """Return a copy for another amount: its floor is the same."""
-        return self
+    @classmethod
+    def read(cls, data: Any) -> ByLatency | None:
+        """
+        Read the data that `plain` returned. None means that the limit does not adapt.
+
+        Raises:
+            ValueError: *data* has another form.
+        """
+        if data is None:
+            return None
+        floor, timeout_us = data
+        if type(timeout_us) is not int:
+            raise ValueError("adapt")
+        return cls(floor, timeout=timeout_us / 1_000_000 if timeout_us else None)
+
+    def _identity(self) -> tuple[object, ...]:
+        return type(self), self.floor, self.timeout_us
+
+    def __repr__(self) -> str:
+        return (
+            f"ByLatency({self.floor})" if self.timeout is None else f"ByLatency({self.floor}, timeout={self.timeout!r})"
+        )
 
 
-def within_a_day_us(option: str, value: float | timedelta | None) -> int | None:
+def _within_a_day_us(option: str, value: float | timedelta | None) -> int | None:
     """
     Return *value*, in seconds, as microseconds; None stays None.
 
@@ -166,14 +211,14 @@ def check_adapt(limit: Any) -> None:
             raise ConfigurationError(
                 f"{adapt!r} lowers a rate, but a concurrency limit has none: write adapt=ByLatency(floor=2)"
             )
-        if not isinstance(adapt, SlotAdapt):
+        if not isinstance(adapt, ByLatency):
             raise ConfigurationError(f"adapt must be like ByLatency(floor=2), not {safe_repr(adapt)}")
         if not isinstance(limit.cost, int) or limit.cost > 1:
             raise ConfigurationError(f"{adapt!r} measures jobs that hold one slot each: leave out either it or cost=")
-        if not limit.by_value and limit.varying_us is None:
-            adapt.check(limit.amount)
+        if not limit.by_value and limit.varying_us is None and adapt.floor > limit.amount:
+            raise ConfigurationError(f"the floor {adapt.floor} must not be above the {limit.amount} slots")
         return
-    if isinstance(adapt, SlotAdapt):
+    if isinstance(adapt, ByLatency):
         raise ConfigurationError(f'{adapt!r} is for slots: for a rate write adapt=Adapt(floor="10/s")')
     if not isinstance(adapt, Adapt):
         raise ConfigurationError(f'adapt must be like Adapt(floor="10/s"), not {safe_repr(adapt)}')

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.job import Job
-from throttlekit._core.limit.adapt import Adapt, SlotAdapt, check_adapt
+from throttlekit._core.limit.adapt import Adapt, ByLatency, check_adapt
 from throttlekit._core.limit.options import (
     Cost,
     OnStoreFailure,
@@ -45,13 +44,10 @@ _DEFAULTS: Mapping[str, object] = {
     "show_key": False,
 }
 _NO_OPTIONS: Mapping[str, Any] = {}
-_ONE_RULE: Mapping[str, Any] = {
-    **dict.fromkeys(("tier", "default_tier", "tiers", "sample", "declared", "local_part")),
-    "varies": False,
-}
-"""The attributes of a limit with one rule."""
-_SET_LATER = ("share", "tiers", "rule", "sample", "rates", "declared", "local_part", "prefetch_for", "prefetch_quota")
-"""The attributes that are None until the constructor has checked the options."""
+_SET_LATER: Mapping[str, Any] = dict.fromkeys(
+    ("tiers", "rule", "sample", "rates", "declared", "local_part", "prefetch", "prefetch_for", "prefetch_quota")
+)
+"""The attributes that are None until `_fill`, `_fill_tiers` or `_fill_varying` sets them."""
 _MOST_RATES = 256
 _L = TypeVar("_L", bound="Limit")
 
@@ -138,7 +134,7 @@ class Limit(PerJob, Value):
         "varies",
     )
     _KEPT = ("name", *_DEFAULTS, "of_tier", "by_value")
-    """The attributes that `_with_rule` copies, unless `_ONE_RULE` or its arguments replace them."""
+    """The attributes that `_with_rule` copies."""
 
     algorithm: ClassVar[str]
     """The algorithm's name, in fingerprints and messages."""
@@ -151,7 +147,7 @@ class Limit(PerJob, Value):
     tiers: Mapping[str, Limit] | None
     of_tier: str | None
     share: Share | None
-    adapt: Adapt | SlotAdapt | None
+    adapt: Adapt | ByLatency | None
     show_key: bool
     prefetch: Any
     prefetch_for: Any
@@ -184,7 +180,7 @@ class Limit(PerJob, Value):
         on_store_failure: OnStoreFailure = "closed",
         processes: int | None = None,
         share: Share | Key = None,
-        adapt: Adapt | SlotAdapt | None = None,
+        adapt: Adapt | ByLatency | None = None,
         held_by: Key = None,
         queue: int | Mapping[str, int] | None = None,
         show_key: bool = False,
@@ -225,8 +221,7 @@ class Limit(PerJob, Value):
             of_tier=of_tier,
             by_value=_sent is not None,
             varies=_depends_on_job(rate),
-            prefetch=_own.get("prefetch"),
-            **dict.fromkeys(_SET_LATER),
+            **_SET_LATER,
         )
         with self._name_in_errors():
             self._set(share=share if share is None or isinstance(share, Share) else Share(share))
@@ -283,7 +278,7 @@ class Limit(PerJob, Value):
         for tier, rate in rates.items():
             if isinstance(rate, Mapping):
                 raise ConfigurationError(f"the rate of tier {tier!r} must be a rate, not {safe_repr(rate)}")
-            tiers[tier] = self._with_rule(partial(self.rule_type.of, rate, **of_each[tier]), of_tier=tier)
+            tiers[tier] = self._with_rule(self.rule_type.of(rate, **of_each[tier]), of_tier=tier)
         whole = " | ".join(f"{tier!r} {limit.fingerprint}" for tier, limit in sorted(tiers.items()))
         most = max(limit.most for limit in tiers.values())
         self._set(tiers=tiers, most=most, fingerprint=fingerprint_of(f"tiers {whole}"))
@@ -296,27 +291,29 @@ class Limit(PerJob, Value):
         self._set(sample=sample, rates={}, most=SAMPLE)
         # A floor is compared with the rates of jobs, and not with the example.
         is_floor = isinstance(self.adapt, Adapt) and sample.period_us > 0
-        self._with_rule(lambda: sample, adapt=None if is_floor else self.adapt)
+        self._with_rule(sample, adapt=None if is_floor else self.adapt)
         fixed = sorted(f"{each}={getattr(self, each)!r}" for each in self.rule_type.options if each not in later)
         self._set(fingerprint=fingerprint_of(f"{self.algorithm} varying {fixed}"))
 
-    def _with_rule(self: _L, make: Callable[[], LimitRule], **changes: Any) -> _L:
+    def _with_rule(self: _L, rule: LimitRule, **changes: Any) -> _L:
         """
-        Return the same limit with the rule that *make* returns, and with *changes* of its attributes.
+        Return the same limit with *rule* as its only rule, and with *changes* of its attributes.
 
         Raises:
             ConfigurationError: The rule and the limit's options can never work together.
         """
         made, kept = object.__new__(type(self)), {each: getattr(self, each) for each in self._KEPT}
-        made._set(**{**kept, **_ONE_RULE, **changes})
-        with made._name_in_errors():
-            made._fill(make())
+        made._set(**{**kept, **_SET_LATER, "tier": None, "default_tier": None, "varies": False, **changes})
+        made._fill(rule)
         return made
 
     def _change_rule(self: _L, change: Callable[[LimitRule], LimitRule], *, by_value: bool) -> _L:
         """Return the limit with the rule that *change* returns. The floor of `adapt` changes in proportion."""
-        adapt = self.adapt and self.adapt.as_part(self.amount, self.period_us)
-        return self._with_rule(lambda: change(self.rule), adapt=adapt, by_value=by_value)
+        adapt = self.adapt
+        if isinstance(adapt, Adapt):
+            adapt = adapt.as_part(self.amount, self.period_us)
+        with self._name_in_errors():
+            return self._with_rule(change(self.rule), adapt=adapt, by_value=by_value)
 
     def _part(self, processes: int) -> Limit:
         """
@@ -328,15 +325,16 @@ class Limit(PerJob, Value):
         begin = f"processes={processes} leaves each of them a share"
         rate, changes = self.rule.divide(processes)
         try:
-            return self._with_rule(
-                lambda: self.rule.at(rate, queue=None, **changes),
-                scope="process",
-                on_store_failure="closed",
-                processes=None,
-                share=None,
-                adapt=None,
-                by_value=self.by_value and self.of_tier is not None,
-            )
+            with self._name_in_errors():
+                return self._with_rule(
+                    self.rule.at(rate, queue=None, **changes),
+                    scope="process",
+                    on_store_failure="closed",
+                    processes=None,
+                    share=None,
+                    adapt=None,
+                    by_value=self.by_value and self.of_tier is not None,
+                )
         except CostExceedsLimit as error:
             raise ConfigurationError(
                 f"{begin} of {error.most} at once, which never admits a cost of {error.cost}"
@@ -363,7 +361,7 @@ class Limit(PerJob, Value):
                 )
             if _depends_on_job(rate):
                 raise ConfigurationError(f"a rate was expected, not {safe_repr(rate)}")
-            made = self._with_rule(lambda: (self.sample or self.rule).at(rate))
+            made = self._with_rule((self.sample or self.rule).at(rate))
         if is_kept:
             if len(self.rates) >= _MOST_RATES:
                 self.rates.clear()
@@ -454,18 +452,13 @@ class Limit(PerJob, Value):
             around_us: The approximate time, if the rule depends on a time zone's calendar. Only its day is used.
             holder: The name of the holder of a slot, if the limit has slots.
         """
-        bound: Algorithm = self.rule.bind(cost, around_us, holder)
+        bound: Algorithm = self.rule.bind(cost, around_us)
         return bound
 
     def remaining(self, use: Use, now_us: int) -> int:
         """Return the number of whole units that could pass at *now_us*."""
         units: int = self.rule.remaining(use, now_us)
         return units
-
-    @property
-    def max_queue(self) -> int | None:
-        """The longest queue: a new job is refused if this many jobs wait. None if there is no limit."""
-        return self.queue if self.rule is None else self.rule.queue
 
     def own_options(self) -> Mapping[str, Any]:
         """Return the options that belong to the limit's rate, as in messages and in `repr`."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
-from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from throttlekit._core.job import Job
-from throttlekit._core.limit.adapt import Adapt, SlotAdapt
+from throttlekit._core.limit.adapt import Adapt, ByLatency
 from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.share import Share
 from throttlekit._core.limit.template import Key, check_source, check_units, safe_repr
+from throttlekit._core.number import is_whole
 from throttlekit._core.spelling import unknown_argument
 from throttlekit.errors import ConfigurationError
 
@@ -47,7 +48,7 @@ class LimitOptions(TypedDict, total=False):
     on_store_failure: OnStoreFailure
     processes: int | None
     share: Share | Key
-    adapt: Adapt | SlotAdapt | None
+    adapt: Adapt | ByLatency | None
     queue: int | Mapping[str, int] | None
     show_key: bool
 
@@ -71,10 +72,6 @@ def check_options(limit: Any) -> None:
         raise ConfigurationError(
             f'the scope must be "global", "queue", "job" or "process", not {safe_repr(limit.scope)}'
         )
-    by_tier = isinstance(limit.prefetch, Mapping)
-    tokens = cast("Mapping[str, Any]", limit.prefetch).values() if by_tier else [limit.prefetch]
-    if limit.scope == "process" and any(each is not None for each in tokens):
-        raise ConfigurationError('a limit of scope "process" uses no store: leave prefetch= out')
     if not isinstance(limit.rate, Mapping) and (limit.tier is not None or limit.default_tier is not None):
         raise ConfigurationError('tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}')
 
@@ -92,8 +89,7 @@ def _check_failure(on_store_failure: object, processes: Any, scope: object) -> N
         raise ConfigurationError(f'processes={processes!r} needs on_store_failure="local"')
     if on_store_failure != "closed" and scope == "process":
         raise ConfigurationError('a limit of scope "process" uses no store: leave on_store_failure= out')
-    number = 0 if isinstance(processes, bool) or not isinstance(processes, int) else processes
-    if on_store_failure == "local" and not 1 <= number <= _MOST_PROCESSES:
+    if on_store_failure == "local" and not is_whole(processes, 1, _MOST_PROCESSES):
         raise ConfigurationError(
             'on_store_failure="local" needs processes=: how many processes share the limit, '
             f"from 1 to {_MOST_PROCESSES}, not {processes!r}"

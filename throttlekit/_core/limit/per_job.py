@@ -45,26 +45,25 @@ class PerJob:
         except ConfigurationError as error:
             raise self._named_error(error) from error.__cause__
 
-    def workflow_of(self, job: Job | None) -> str:
+    def workflow_of(self, job: Job | None, given: str | int | None = None) -> str:
         """
-        Compute the workflow that holds the slot of *job*, for a limit with `held_by`.
+        Return the text of the *given* workflow, or of the workflow that holds the slot of *job*, for a limit with
+        `held_by`.
 
         Raises:
             ConfigurationError: As for `key_of`; or the name of the workflow is empty: all such jobs would share a slot.
         """
-        return self._checked_workflow(lambda: from_job("held_by", self.held_by, job))
-
-    def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
-        """Return the holder for *workflow*, or for the workflow of *job*. Raise the same errors as `workflow_of`."""
-        return workflow_name(self.workflow_of(job) if workflow is None else self._checked_workflow(lambda: workflow))
-
-    def _checked_workflow(self, source: Callable[[], object]) -> str:
         with self._name_in_errors():
-            if not (value := key_text(source())):
+            workflow = key_text(from_job("held_by", self.held_by, job) if given is None else given)
+            if not workflow:
                 raise ConfigurationError(
                     f"the held_by {show_source(self.held_by)} is empty: it must name the job's workflow"
                 )
-            return value
+            return workflow
+
+    def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
+        """Return the holder for *workflow*, or for the workflow of *job*. Raise the same errors as `workflow_of`."""
+        return workflow_name(self.workflow_of(job, workflow))
 
     def part_of(self, job: Job | None) -> str | None:
         """

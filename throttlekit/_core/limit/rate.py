@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.number import is_whole
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["LONGEST_PERIOD_US", "MONTH_US", "WEEK_US", "YEAR_US", "Rate", "parse_rate", "parse_window"]
@@ -59,7 +60,7 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
         amount, period_us = rate[0], _period_us(rate[1], rate)
     else:
         raise ConfigurationError(f"{safe_repr(rate)} is not a rate. {_HOW_TO_WRITE}")
-    if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _LARGEST_AMOUNT:
+    if not is_whole(amount, 1, _LARGEST_AMOUNT):
         raise ConfigurationError(
             f"the amount of rate {safe_repr(rate)} must be a whole number of units, "
             f"at least 1 and at most {_LARGEST_AMOUNT}. {_HOW_TO_WRITE}"

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from throttlekit._core.algorithm import Algorithm, Use
-from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.rate import Rate, parse_rate
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.local_quota import PrefetchQuota
+from throttlekit._core.number import LARGEST_EXACT, is_whole
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["SAMPLE", "LimitRule", "OfRule"]
@@ -147,7 +147,7 @@ class LimitRule:
         """Return the rule with the count of *declared*, a rule of the same class, or None if that is impossible."""
         return None
 
-    def bind(self, cost: int, around_us: int, holder: str) -> Algorithm:
+    def bind(self, cost: int, around_us: int) -> Algorithm:
         """Return the algorithm for a request: see `Limit.bind`."""
         raise NotImplementedError
 
@@ -182,8 +182,10 @@ class OfRule(Generic[_T]):
 
 
 def _check_queue(queue: Any) -> int | None:
-    if queue is not None and (isinstance(queue, bool) or not isinstance(queue, int) or queue < 0):
+    if queue is None:
+        return None
+    if not is_whole(queue, 0):
         raise ConfigurationError(f"the queue must be a whole number of at least 0, not {safe_repr(queue)}")
-    if queue is not None and queue > LARGEST_EXACT:
+    if queue > LARGEST_EXACT:
         raise ConfigurationError("the queue must be less than 2**53: without queue=, any number of jobs may wait")
-    return None if queue is None else int.__int__(queue)
+    return int.__int__(queue)

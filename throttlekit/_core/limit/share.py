@@ -9,6 +9,7 @@ from throttlekit._core.claim import CLASS, CLASSES, UNIT
 from throttlekit._core.job import Job
 from throttlekit._core.limit.template import Key, check_source, from_job, key_text, plain, safe_repr
 from throttlekit._core.limit.value import Value
+from throttlekit._core.number import is_number
 from throttlekit._core.spelling import checks_spelling
 from throttlekit.errors import ConfigurationError
 
@@ -184,7 +185,7 @@ class GivenShare(Share):
 
 def is_weight(weight: object) -> TypeGuard[float]:
     """Whether *weight* is a number that a tenant may have."""
-    return not isinstance(weight, bool) and isinstance(weight, (int, float)) and _LEAST <= weight <= _MOST
+    return is_number(weight, _LEAST, _MOST)
 
 
 def check_weight(weight: object) -> float:
