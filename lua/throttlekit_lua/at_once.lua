@@ -19,7 +19,7 @@
 local head = #ARGV - 3 * math.floor(#KEYS / 5)
 local waited_denials, caller, owner, free, max_wait, epoch, waited_for, early, attempt = match(
   head > 1 and ARGV[head - 1] or '0 nojob  0  0 0 0 ', '^(%d+) (%l+) (%S*) (%d+) (%d*) (%x*) (%d+) (%d+) (.*)$')
-local job, claims = head > 1 and ARGV[head] or '', read_claims(head + 1, math.floor(#KEYS / 5), owner)
+local job, claims = head > 1 and ARGV[head] or '', read_claims(head + 1, owner)
 
 local function answer(reason, binding, retry, kept, looks, waited)
   local two, uses = INTEGER .. ' ' .. INTEGER, ''

@@ -25,10 +25,10 @@ local function read_record(k, owner)
   return {}
 end
 
--- Reads `number` claims, from ARGV[at] on, and the records of their lists. The requester is an owner, or "".
-local function read_claims(at, number, requester)
+-- Reads the claims, from ARGV[at] on, and the records of their lists. The requester is an owner, or "".
+local function read_claims(at, requester)
   local found = {}
-  for i = 1, number do
+  for i = 1, math.floor(#KEYS / 5) do
     local k, n = 5 * (i - 1), at + 3 * (i - 1)
     local code, b, own, rest = match(ARGV[n], '^(%l)[ ~](%d+);([^;]*);(.*)$')
     local a, record = tonumber(ARGV[n + 2]), KEYS[k + 2]

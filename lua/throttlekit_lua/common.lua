@@ -14,7 +14,6 @@
   keep(c)        writes the changes of charge, settle or read
   exhaust(c, at)  sets the state as if the units of one period had been used evenly until `at`
   use(c)         returns the number of units in use, and the time at which the limit is full again
-  tight(c, t)    returns whether a unit that is not used within t is lost
   estimates      true if no clock determines when units become free, as for slots: a job may pass before its estimate
   pace(c)        returns how long the limit needs, at its rate, for the units of c
   c.held         true if the workflow of c already holds the slot: c takes no unit, and passes ahead of waiting jobs
@@ -47,6 +46,5 @@ local function time_of(n, over, under)
   local rest, part = math.fmod(n, under), math.fmod(over, under)
   return (n - rest) / under * over + rest * ((over - part) / under) + quotient(rest * part, under)
 end
-local function no() return false end
 
 local algorithms = {}

@@ -127,6 +127,5 @@ algorithms.c = {
   end,
   use = function(c) return c.live, c.full end,
   estimates = true,
-  tight = function() return true end,
   pace = pace,
 }

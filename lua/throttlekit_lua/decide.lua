@@ -19,7 +19,7 @@ local function look_once(c)
   c.turn, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, true
   c.passes = c.size == 0 and now or max(now, list.paused)
   if c.size == 0 or c.held then return end
-  local kept = c.turn and 0 or units_out(list)
+  local kept = c.turn and 0 or held(list).units
   if late > 0 and c.entry and not c.turn then
     local before = rank_of(list, c.entry.place) * c.cost
     if ready(c, kept + before) <= now + late then c.turn, kept = true, kept - held(list).late end
@@ -40,6 +40,8 @@ local function look(c)
     look_once(c)
   end
 end
+
+local function waiting(list) return count(list, '[o', '(p') end
 
 -- Returns whether the queue is full. Waiting jobs count, and woken jobs that return after a delay. Jobs of owners that
 -- do not listen do not count.
@@ -78,7 +80,7 @@ local function verdict()
   retry = c.passes
   if not c.turn then
     jobs = c.entry and rank_of(list, c.entry.place) or waiting(list)
-    retry = max(retry, ready(c, units_out(list) + jobs * c.cost))
+    retry = max(retry, ready(c, held(list).units + jobs * c.cost))
   end
   if not waits and waited_denials == 0 and caller ~= 'again' then
     for i, each in ipairs(claims) do
@@ -143,8 +145,8 @@ local function comes(c)
   local list = c.list
   if not c.entry then return now end
   c.ahead = rank_of(list, c.entry.place) + count_expected(list, owner)
-  local at = ready(c, units_out(list) - held(list).late + c.ahead * c.cost)
-  if c.code == 't' and c.algorithm.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
+  local at = ready(c, held(list).units - held(list).late + c.ahead * c.cost)
+  if c.code == 't' and c.a < late then at = at - early end  -- a unit that is not taken at once is lost
   return max(now + SOONEST, at, list.paused)
 end
 

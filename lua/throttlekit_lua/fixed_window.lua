@@ -93,6 +93,5 @@ algorithms.f = {
     if not c.last or c.last_used == 0 then return c.used, now end
     return c.used, window_begin(c, c.last + 1, now)
   end,
-  tight = no,
   pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

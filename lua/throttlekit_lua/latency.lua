@@ -53,13 +53,16 @@ local function judge(c, slots)
   next_round(c, slots, after)
 end
 
+-- Returns a gauge with the `known` measurements.
+local function gauge_of(known)
+  local gauge = {}
+  for _, field in ipairs(GAUGE) do gauge[field] = known[field] or 0 end
+  return gauge
+end
+
 -- Counts a hold that has ended, and its duration.
 local function measure(c, held)
-  c.learnt = true
-  if not c.gauge then
-    c.gauge = {slots = c.floor}
-    for _, field in ipairs(GAUGE) do c.gauge[field] = c.gauge[field] or 0 end
-  end
+  c.learnt, c.gauge = true, c.gauge or gauge_of({slots = c.floor})
   local gauge = c.gauge
   gauge.peak = max(gauge.peak, c.live)
   if gauge.skip > 0 then
@@ -92,12 +95,9 @@ algorithms.a = {
     local floor, timeout, holder = string.match(c.c, '^(%d+) (%d+) (.*)$')
     c.declared, c.spec, c.floor, c.timeout, c.c = c.a, c.c, tonumber(floor), tonumber(timeout), holder
     all.read(c)
-    local gauge = {}
-    for i = 1, #c.kept, 2 do gauge[string.sub(c.kept[i], 2)] = -tonumber(c.kept[i + 1]) end
-    if gauge.slots then
-      c.gauge = {}
-      for _, field in ipairs(GAUGE) do c.gauge[field] = gauge[field] or 0 end
-    end
+    local known = {}
+    for i = 1, #c.kept, 2 do known[string.sub(c.kept[i], 2)] = -tonumber(c.kept[i + 1]) end
+    c.gauge = known.slots and gauge_of(known)
     c.a = slots_of(c)
   end,
   exhaust = all.exhaust,
@@ -132,6 +132,5 @@ algorithms.a = {
   end,
   use = all.use,
   estimates = true,
-  tight = all.tight,
   pace = all.pace,
 }

@@ -126,6 +126,5 @@ algorithms.l = {
     if c.newest == 0 then return 0, now end
     return c.units or c.a - count_until(c, now - c.b), c.newest + c.b
   end,
-  tight = no,
   pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

@@ -93,6 +93,5 @@ algorithms.s = {
     if not c.last or c.last_before + c.last_used == 0 then return units, now end
     return units, (c.last + (c.last_used > 0 and 2 or 1)) * c.b
   end,
-  tight = no,
   pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

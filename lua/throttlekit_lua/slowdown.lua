@@ -56,7 +56,8 @@ local function read_pace(c)
   c.pace = {each = each, charge = charge, tat = slow.tat, last = slow_last(slow)}
 end
 
--- `ready_after` and `pace_there` are `ready` and `there` of the claim's algorithm, delayed by the claim's pace.
+-- Returns the earliest time, from `opens` on, at which both the claim's algorithm and its pace admit it, if n other
+-- units are admitted before it.
 local function ready_after(c, n, opens)
   local ready, pace = c.algorithm.ready(c, n, opens), c.pace
   if not pace then return ready end
@@ -65,12 +66,6 @@ local function ready_after(c, n, opens)
   if slow <= pace.last then return max(ready, slow) end
   local left = max(0, n - math.floor(max(0, pace.last - first) * 1000 / pace.each))
   return max(ready, pace.last, left > 0 and c.algorithm.ready(c, left, max(opens, pace.last)) or 0)
-end
-
-local function pace_there(c)
-  local there, pace = c.algorithm.there(c), c.pace
-  if not pace or pace.tat <= now then return there end
-  return math.min(there, math.floor(max(0, now + TOLERANCE - pace.tat) * 1000 / pace.each))
 end
 
 -- Charges the request to the pace. Returns the slow-down before that, or nil.

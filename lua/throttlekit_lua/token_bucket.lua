@@ -110,6 +110,5 @@ algorithms.t = {
     redis.call('SET', c.key, whole(c.tat) .. owed, 'PX', ttl(c.tat))
   end,
   use = function(c) return 0, c.tat or now end,
-  tight = function(c, t) return c.a < t end,
   pace = function(c) return c.size end,
 }

@@ -9,7 +9,7 @@
            delay of each wake of the owner; how many of the ids have no entry of this owner. Then the ids of both
 ]]
 local owner, ids = ARGV[2], {unpacked(ARGV, 7)}
-local c = read_claims(4, 1, owner)[1]
+local c = read_claims(4, owner)[1]
 find(c)
 local list = c.list
 local function look_reply(woken, again, in_us)

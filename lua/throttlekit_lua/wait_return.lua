@@ -3,14 +3,14 @@
   turn, and other jobs are woken. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
 
   KEYS     of each claim: see decide.lua
-  ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, "" if it keeps no position, [5] its owner;
-           [6] the epoch of new lists; [7] the time for which the job has waited; [8] the number of its denials; the
-           claims, as in decide.lua; then for each claim 4 arguments: the time of the charge, or "-" if there was none;
-           `full_us` after the charge; the job's position, or "-"; and the time for which its turn counts, or "-"
+  ARGV     [1] now; [2] caller, [3] the job's id, "" if it keeps no position, [4] its owner; [5] the epoch of new lists;
+           [6] the time for which the job has waited; [7] the number of its denials; the claims, as in decide.lua; then
+           for each claim 4 arguments: the time of the charge, or "-" if there was none; `full_us` after the charge; the
+           job's position, or "-"; and the time for which its turn counts, or "-"
 ]]
-local number, job, owner, epoch = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
-local since, denials = max(0, now - tonumber(ARGV[7])), tonumber(ARGV[8])
-local claims = read_claims(9, number, '')
+local job, owner, epoch = ARGV[3], ARGV[4], ARGV[5]
+local since, denials = max(0, now - tonumber(ARGV[6])), tonumber(ARGV[7])
+local claims = read_claims(8, '')
 
 local function return_units(c, granted, full)
   local by = c.size
@@ -29,7 +29,7 @@ local function keep_position(c, place, turn)
   if entry_of(list, job) then return end
   if list.epoch == '' then list.epoch = epoch end
   local step = 0
-  if place == '-' or c.held then place, step = new_place(list, c, ARGV[3] == 'again')
+  if place == '-' or c.held then place, step = new_place(list, c, ARGV[2] == 'again')
   else list.n, list.v = max(list.n, tonumber(sub(place, 19))), max(list.v, tonumber(sub(place, 3, 18))) end
   local e = {id = job, place = place, cost = c.held and 0 or c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
   e.since, e.denials, e.workflow = since, denials, workflow_of(c)
@@ -37,15 +37,13 @@ local function keep_position(c, place, turn)
 end
 
 for i, c in ipairs(claims) do
-  local at = 9 + 3 * number + 4 * (i - 1)
+  local at = 8 + 3 * #claims + 4 * (i - 1)
   if c.size > 0 then
     local granted = tonumber(ARGV[at])
     if granted then return_units(c, granted, tonumber(ARGV[at + 1])) end
     find(c)
     if job ~= '' then keep_position(c, ARGV[at + 2], tonumber(ARGV[at + 3])) end
-    wake_claim(c)
-    rewrite_if_stale(c)
-    close_list(c.list)
+    wake_and_close(c)
   end
 end
 return 'OK'

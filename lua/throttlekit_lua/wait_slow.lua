@@ -4,7 +4,7 @@
   explains the formula. Runs after waitlist.lua.
 
   KEYS     of each claim, of one unit: see decide.lua
-  ARGV     [1] now; [2] the number of claims; the claims, as in decide.lua; then for each claim 4 arguments:
+  ARGV     [1] now; the claims, as in decide.lua; then for each claim 4 arguments:
            "fall", the time at which the refused job was admitted or "", the span in microseconds, and the floor in
            millionths; or "remaining", the units that remain, the time until the reset in microseconds, and ""; or, for
            slots that adapt, "drop", the time at which the failed job was admitted or "", "" and ""
@@ -52,10 +52,9 @@ local function apply_remaining(line, remaining, reset, ours)
   return true
 end
 
-local number = tonumber(ARGV[2])
-local claims = read_claims(3, number, '')
+local claims = read_claims(2, '')
 for i, c in ipairs(claims) do
-  local at = 3 + 3 * number + 4 * (i - 1)
+  local at = 2 + 3 * #claims + 4 * (i - 1)
   local x, y, z = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   find(c)
   local why, changed = ARGV[at], false
@@ -63,8 +62,6 @@ for i, c in ipairs(claims) do
   elseif why == 'remaining' then changed = apply_remaining(c.list, x, y, c.algorithm.there(c) + ceil(y * 1000 / max(1, c.mark)))
   elseif c.algorithm.drop(c, x) then c.algorithm.keep(c) end
   if changed then c.list.renewed = 0 end
-  wake_claim(c)
-  rewrite_if_stale(c)
-  close_list(c.list)
+  wake_and_close(c)
 end
 return 'OK'

@@ -296,13 +296,12 @@ local function pass(list, e)
   call('ZREMRANGEBYSCORE', list.tags, '-inf', whole(tag))
 end
 
-local function waiting(list) return count(list, '[o', '(p') end
-
--- Returns the number of entries that wait before a place, without those of skipped owners.
-local function rank_of(list, place)
+-- Returns the number of entries that wait before a place, without those of skipped owners, or with `all` of them.
+local function rank_of(list, place, all)
   local before = 0
   for _, o in ipairs(owners(list, '-1', '(h' .. place)) do
-    before = before + (is_skipped(list, o) and 0 or count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. place))
+    local ahead = all or not is_skipped(list, o)
+    before = before + (ahead and count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. place) or 0)
   end
   return before
 end
@@ -314,7 +313,8 @@ end
 local function held(list)
   if not list.held then
     local units, late, last = 0, 0, nil
-    local found = members(list, '-1', '[k' .. wide(now + 1), '(k' .. wide(now + FUTURE + PATIENCE + 1))
+    local low, high = '[k' .. wide(now + 1), '(k' .. wide(now + FUTURE + PATIENCE + 1)
+    local found = list.epoch == '' and {} or members(list, '-1', low, high)
     for _, member in ipairs(found) do
       local cost, kind = tonumber(match(member, '^%d+', 19)), sub(member, 18, 18)
       units = units + cost
@@ -327,8 +327,6 @@ local function held(list)
   end
   return list.held
 end
-
-local function units_out(list) return list.epoch == '' and 0 or held(list).units end
 
 -- Returns the number of woken jobs that are not overdue, for an owner whose jobs return after a delay.
 local function count_expected(list, name)
@@ -399,7 +397,7 @@ end
 -- Returns whether a number of units may be kept for jobs that return late. If not, too many units would be lost.
 local function may_keep(c, one, units)
   if c.algorithm.estimates then return units <= c.list.window end
-  return not c.algorithm.tight(one, math.floor(2 * units * c.mark / 1000))
+  return c.code ~= 't' or one.a >= math.floor(2 * units * c.mark / 1000)
 end
 
 -- Checks whether skipped owners still listen: a process may be dead, or may have lost all its wakes.
@@ -475,8 +473,7 @@ local function find(c)
   if c.adopted then list.retry = 0 end  -- retry times were spread at another rate
   if list.emptied > 0 then
     c.algorithm.exhaust(c, list.emptied)
-    local _, full = c.algorithm.use(c)
-    list.exhausted = full
+    list.exhausted = select(2, c.algorithm.use(c))
   end
   if list.slow and c.size > 0 then read_pace(c) end
 end
@@ -513,4 +510,11 @@ local function wake_claim(c, free, by_job, granted)
   if now - VOID <= list.look and list.look <= at and not (by_job and at > now + LEAD + PATIENCE) then return nil end
   list.look = at
   return at - now
+end
+
+-- Ends a change of a claim's list: wakes entries for which there are units, and writes the list.
+local function wake_and_close(c)
+  wake_claim(c)
+  rewrite_if_stale(c)
+  close_list(c.list)
 end

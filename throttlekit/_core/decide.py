@@ -1,8 +1,8 @@
 """
 One decision over several limits: it charges all of them, or none. This file is the reference for every store.
 
-A decision has four steps. `_look` reads the state of each limit. `_verdict` decides. `_grant` charges every limit, or
-`_deny` gives the job a position on each waitlist. Then waiting jobs for which there are units are woken.
+A decision has four steps. `find_claim` reads the state of each limit. `_verdict` decides. `_grant` charges every limit,
+or `_deny` gives the job a position on each waitlist. Then waiting jobs for which there are units are woken.
 
 Example: a job names a rate of 100/minute with nothing left, and 5 slots, of which 2 are free. The rate denies it. The
 job waits on the list of the rate, keeps its position on the list of the slots, and is charged nothing.
@@ -42,6 +42,7 @@ from throttlekit._core.waitlist import (
     LEAD_US,
     PATIENCE_US,
     Entry,
+    Place,
     Ring,
     State,
     Waitlist,
@@ -49,7 +50,21 @@ from throttlekit._core.waitlist import (
     WakeRules,
 )
 
-__all__ = ["TURN_US", "Bell", "Stored", "bears_early", "decide", "early_us_of", "forget", "look", "scarcity"]
+__all__ = [
+    "ONLY_LOOKS",
+    "TURN_US",
+    "Bell",
+    "Found",
+    "Stored",
+    "bears_early",
+    "decide",
+    "early_us_of",
+    "find_claim",
+    "look",
+    "make_entry",
+    "scarcity",
+    "wake_and_store",
+]
 
 TURN_US = 1_000_000
 """The time for which a job keeps its turn in a limit while another, less scarce limit delays it."""
@@ -63,7 +78,8 @@ _SOONEST_US = 1_000
 Bell = Callable[[str, int, Wake | None], bool]
 """A function like `Ring`. Its second argument is the number of the claim on whose list the job waits."""
 
-_ONLY_LOOKS = Requester(Caller.PEEK)
+ONLY_LOOKS = Requester(Caller.PEEK)
+"""The caller of a query."""
 
 
 class Stored(NamedTuple):
@@ -73,7 +89,7 @@ class Stored(NamedTuple):
     waitlist: Waitlist | None = None
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """One claim of a request, with the state that was read for it."""
 
     claim: StoreClaim
@@ -119,13 +135,13 @@ def decide(
         The answer, and the states to store.
     """
     early_us = early_us_of(claims, requester)
-    looks = [_look(claim, state, now_us, requester, early_us) for claim, state in zip(claims, states, strict=True)]
+    looks = [find_claim(claim, state, now_us, requester, early_us) for claim, state in zip(claims, states, strict=True)]
     waited, own = _find_wait(looks, now_us, requester), list[tuple[int, Wake]]()
     if requester.caller is not Caller.PEEK:
         for i, each in enumerate(looks):
             if _waits_for_late(each, now_us):
                 each.waitlist.wake(_wake_rules(each, now_us), now_us, _ring_of(i, requester, bell, own))
-                looks[i] = _look(claims[i], states[i], now_us, requester, early_us)
+                looks[i] = find_claim(claims[i], states[i], now_us, requester, early_us)
     reason, binding, retry_us, ahead = _verdict(looks, now_us, requester.caller, waited)
     if requester.caller is Caller.PEEK:
         kept_as = [
@@ -178,9 +194,9 @@ def look(
         ids: The first jobs that the owner holds. `Look.again` of the result lists those without an entry on the list.
     """
     if state.waitlist is None or not state.waitlist.epoch:
-        _look(claim, state, now_us, _ONLY_LOOKS)  # corrects times of a pause or slow-down that a wrong clock wrote
+        find_claim(claim, state, now_us, ONLY_LOOKS)  # corrects times of a pause or slow-down that a wrong clock wrote
         return Look("", again=tuple(ids)), state
-    found = _look(claim, state, now_us, WITHOUT_JOB)
+    found = find_claim(claim, state, now_us, WITHOUT_JOB)
     waitlist = found.waitlist
     if waitlist.look_us <= now_us:
         waitlist.look_us = 0
@@ -196,32 +212,6 @@ def look(
     wakes = tuple(Wake(id, _in_us(at_us, now_us)) for at_us, id in waitlist.woken_of(owner))
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
     return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _state_to_store(found)
-
-
-def forget(
-    claim: StoreClaim, state: Stored, now_us: int, ids: Sequence[str], owner: str, ring: Ring, *, keep: bool = False
-) -> Stored:
-    """
-    Remove jobs that no longer wait, because they expired, or were revoked, cancelled or deleted. Then wake other jobs.
-    Without *ids*, only wake jobs after a change of the limit, such as returned units, a higher rate or a pause's end.
-
-    Args:
-        owner: Remove only entries of this owner, because another owner may have the message now. If it is "", remove
-            entries of any owner.
-        keep: Keep the positions of the jobs instead, because something outside the store delays them.
-    """
-    if state.waitlist is None or not state.waitlist.epoch:
-        return state
-    found = _look(claim, state, now_us, WITHOUT_JOB)
-    for id in ids:
-        entry = found.waitlist.entries.get(id)
-        if entry is None or owner not in ("", entry.owner):
-            continue
-        if keep:
-            found.waitlist.keep(entry, entry.owner, now_us + KEPT_US)
-        else:
-            found.waitlist.forget(entry)
-    return _wake_one(found, now_us, ring)
 
 
 def early_us_of(claims: Sequence[StoreClaim], requester: Requester) -> int:
@@ -241,7 +231,7 @@ def bears_early(claim: StoreClaim) -> bool:
     return not algorithm.size or algorithm.overflows or algorithm.estimates
 
 
-def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, early_us: int = 0) -> _Found:
+def find_claim(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, early_us: int = 0) -> Found:
     """Read the state of one claim: the units in use, and the waitlist."""
     algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
@@ -256,7 +246,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, e
     turn = _has_turn(entry)
     if not algorithm.size or algorithm.holds(taken, now_us):
         passes_us = max(now_us, waitlist.pause.until_us) if algorithm.size else now_us
-        return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, now_us, True, pace)
+        return Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, now_us, True, pace)
     kept = 0 if turn else waitlist.units_held(now_us)
     late_us = lateness_us(requester.owner)
     if late_us and entry is not None and not turn:
@@ -267,10 +257,10 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, e
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
     first = turn or passes_us > now_us or not waitlist.comes_first(now_us)
-    return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
+    return Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
 
 
-def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waited) -> tuple[Reason, int, int, int]:
+def _verdict(looks: Sequence[Found], now_us: int, caller: Caller, waited: Waited) -> tuple[Reason, int, int, int]:
     """
     Return four values: the reason, the number of the binding claim, the estimated time at which the request passes, and
     the number of jobs on the binding claim's list that this estimate assumes to pass before.
@@ -297,7 +287,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
     return Reason.EXHAUSTED if found.ready(0) > now_us else Reason.IN_LINE, binding, retry_us, jobs
 
 
-def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
+def _grant(found: Found, now_us: int, begins_us: int) -> Found:
     """
     Charge one claim. A bucket is charged for the time *begins_us*, at which the body begins. Remove the job's entry and
     a pause that has ended.
@@ -313,7 +303,7 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
     return found._replace(known=taken, taken=taken, entry=None)
 
 
-def _find_wait(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waited:
+def _find_wait(looks: Sequence[Found], now_us: int, requester: Requester) -> Waited:
     """Return how long the job has waited and how often it was denied: the most that its process or an entry knows."""
     entries = [(i, each.entry) for i, each in enumerate(looks) if each.entry is not None]
     for_us = max((requester.waited_us, *(now_us - entry.since_us for _, entry in entries)))
@@ -321,7 +311,7 @@ def _find_wait(looks: Sequence[_Found], now_us: int, requester: Requester) -> Wa
     return Waited(for_us, denials, next((i for i, entry in entries if entry.state is not State.KEPT), None))
 
 
-def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Requester, epoch: str) -> str:
+def _deny(looks: Sequence[Found], binding: int, now_us: int, requester: Requester, epoch: str) -> str:
     """
     Give the job a position on each list. It waits on the list of claim number *binding*. Return the epoch of that list.
     """
@@ -333,8 +323,8 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Request
         if _has_turn(each.entry) and each.ready(0) <= each.until_us:
             counts = bound.waitlist.pause.until_us <= now_us and _is_scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
-        each.waitlist.keep(_position(each, now_us, requester, epoch), requester.owner, now_us + KEPT_US, turn_us)
-    entry, waitlist = _position(bound, now_us, requester, epoch), bound.waitlist
+        each.waitlist.keep(make_entry(each, now_us, requester, epoch), requester.owner, now_us + KEPT_US, turn_us)
+    entry, waitlist = make_entry(bound, now_us, requester, epoch), bound.waitlist
     until_us = None if requester.max_wait_us is None else now_us + requester.max_wait_us + lateness_us(requester.owner)
     waitlist.enter(entry, requester.owner, until_us)
     return waitlist.epoch
@@ -345,7 +335,7 @@ def _in_us(at_us: int, now_us: int) -> int:
     return max(0, at_us - now_us) if at_us <= now_us + FUTURE_US else 0
 
 
-def _spread_retry(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
+def _spread_retry(found: Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
     """Return the retry time of a caller without a position: later than that of each such caller denied before it."""
     waitlist, last_us = found.waitlist, retry_us + _RETRY_SPREAD_US
     if waitlist.next_retry_us <= last_us:
@@ -355,7 +345,7 @@ def _spread_retry(found: _Found, retry_us: int, now_us: int, max_wait_us: int | 
     return retry_us
 
 
-def _late_retry_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> tuple[int, int]:
+def _late_retry_us(found: Found, requester: Requester, now_us: int, early_us: int) -> tuple[int, int]:
     """
     Return the retry time of a job that its framework returns after a delay, and the number of jobs ahead of it. The
     time assumes that each of these jobs passes.
@@ -372,7 +362,7 @@ def _late_retry_us(found: _Found, requester: Requester, now_us: int, early_us: i
     return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us), before
 
 
-def _keep_if_over(bound: _Found, requester: Requester, now_us: int, retry_us: int) -> None:
+def _keep_if_over(bound: Found, requester: Requester, now_us: int, retry_us: int) -> None:
     """
     Take the job out of the order, but keep its position, if its framework may return it after its longest wait. So no
     other job waits for it.
@@ -384,10 +374,14 @@ def _keep_if_over(bound: _Found, requester: Requester, now_us: int, retry_us: in
         bound.waitlist.keep(entry, requester.owner, entry.until_us)
 
 
-def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> Entry:
+def make_entry(found: Found, now_us: int, requester: Requester, epoch: str, before: Place | None = None) -> Entry:
     """
     Return the job's entry for one list, or a new one. *requester* contains the time for which the job has waited, and
     the number of its denials. If the job's workflow holds the slot, the entry costs no unit and is ahead of all others.
+
+    Args:
+        before: The position that a new entry gets, because the job had it before. In a new list, later jobs get
+            positions after it.
     """
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     waitlist.epoch = waitlist.epoch or epoch
@@ -396,8 +390,12 @@ def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> E
         waitlist.forget(entry)
         entry = None
     if entry is None:
-        first, rank = holds or requester.caller is Caller.AGAIN, 0 if holds else CLASSES - 1 - claim.lead // CLASS
-        place, step = waitlist.new_place(claim.tenant, claim.step, rank, first=first)
+        if before is None or holds:
+            first, rank = holds or requester.caller is Caller.AGAIN, 0 if holds else CLASSES - 1 - claim.lead // CLASS
+            place, step = waitlist.new_place(claim.tenant, claim.step, rank, first=first)
+        else:
+            place, step = before, 0
+            waitlist.number, waitlist.v = max(waitlist.number, place.number), max(waitlist.v, place.tag)
         cost, workflow, tenant = 0 if holds else claim.cost, _workflow_of(claim), claim.tenant
         entry = Entry(requester.job, place, cost, requester.owner, workflow=workflow, tenant=tenant, step=step)
     entry.since_us, entry.denials = max(0, now_us - requester.waited_us), requester.denials
@@ -405,7 +403,7 @@ def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> E
 
 
 def _wake_all(
-    looks: Sequence[_Found], now_us: int, requester: Requester, bell: Bell, free: int, *, granted: bool = False
+    looks: Sequence[Found], now_us: int, requester: Requester, bell: Bell, free: int, *, granted: bool = False
 ) -> tuple[tuple[tuple[int, Wake], ...], tuple[tuple[int, int], ...]]:
     """
     Wake jobs of each list. Return the wakes of the caller's own jobs, and the lists at which its process should look,
@@ -413,11 +411,12 @@ def _wake_all(
     """
     wakes: list[tuple[int, Wake]] = []
     looked: list[tuple[int, int]] = []
+    listens = requester.owner != "" and not lateness_us(requester.owner)
     for i, found in enumerate(looks):
         waitlist = found.waitlist
         if not waitlist.epoch or not found.claim.algorithm.size:
             continue
-        if requester.owner and not lateness_us(requester.owner):
+        if listens:
             waitlist.set_free(requester.owner, free, now_us)
         ring = _ring_of(i, requester, bell, wakes)
         workflow = _workflow_of(found.claim)
@@ -426,14 +425,13 @@ def _wake_all(
         entry = waitlist.entries.get(requester.job) if requester.job else None
         waits = entry is not None and entry.state is State.WAITING
         at_us = waitlist.wake(_wake_rules(found, now_us), now_us, ring, waits=waits)
-        can_look = requester.owner and not lateness_us(requester.owner)
-        in_us = waitlist.next_look(at_us, now_us, by_job=bool(requester.job)) if can_look else None
+        in_us = waitlist.next_look(at_us, now_us, by_job=bool(requester.job)) if listens else None
         if in_us is not None:
             looked.append((i, in_us))
     return tuple(wakes), tuple(looked)
 
 
-def _wake_one(found: _Found, now_us: int, ring: Ring) -> Stored:
+def wake_and_store(found: Found, now_us: int, ring: Ring) -> Stored:
     """Wake jobs of one list after a change of it. Return the state to store."""
     if found.waitlist.epoch and found.claim.algorithm.size:
         found.waitlist.wake(_wake_rules(found, now_us), now_us, ring)
@@ -453,15 +451,15 @@ def _ring_of(number: int, requester: Requester, bell: Bell, own: list[tuple[int,
     return ring
 
 
-def _waits_for_late(found: _Found, now_us: int) -> bool:
+def _waits_for_late(found: Found, now_us: int) -> bool:
     """Whether the first job of the list is returned by its framework after a delay. Then any request wakes it."""
     owner = None if found.first else found.waitlist.head(now_us)[1]
     return owner is not None and lateness_us(owner.name) > 0
 
 
-def _wake_rules(found: _Found, now_us: int) -> WakeRules:
-    algorithm, waitlist = found.claim.algorithm.of_one(), found.waitlist
-    pace = pace_of(waitlist.slow, algorithm.mark, 1, now_us)
+def _wake_rules(found: Found, now_us: int) -> WakeRules:
+    algorithm: Algorithm = found.claim.algorithm.of_one()
+    pace = pace_of(found.waitlist.slow, algorithm.mark, 1, now_us)
 
     def ready_us(units: int) -> int:
         return ready_after(algorithm, found.taken, pace, units - 1, now_us)
@@ -501,11 +499,11 @@ def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
     return sum(len(owner.waiting) for owner in owners) + sum(waitlist.count_expected(name, now_us) for name in late)
 
 
-def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
+def _uses(looks: Sequence[Found], now_us: int) -> tuple[Use, ...]:
     return tuple(each.claim.algorithm.use(each.taken, now_us) for each in looks)
 
 
-def _state_to_store(found: _Found) -> Stored:
+def _state_to_store(found: Found) -> Stored:
     """Return the state to store. An empty waitlist is stored only if it has a pause, a slow-down or a retry time."""
     waitlist = found.waitlist
     if waitlist.epoch and not waitlist.entries:
@@ -524,7 +522,7 @@ def _has_turn(entry: Entry | None) -> bool:
     return entry is not None and (entry.state is State.WOKEN or entry.at_us > 0)
 
 
-def _positions_of(looks: Sequence[_Found]) -> tuple[Position | None, ...]:
+def _positions_of(looks: Sequence[Found]) -> tuple[Position | None, ...]:
     """Return the position of a granted job on each list, or nothing if the job has not waited."""
     if not any(each.entry for each in looks):
         return ()

@@ -40,7 +40,6 @@ __all__ = [
     "Refusal",
     "Remaining",
     "Slowdown",
-    "apply_feedback",
     "apply_refusal",
     "apply_remaining",
     "charge_pace",
@@ -188,29 +187,14 @@ class Pause(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """The effect of a slow-down on one request: a unit takes `each` ns, and the request takes `charge_us`."""
+    """
+    The effect of a slow-down on one request: until `last_us`, a unit takes `each` ns, and the request `charge_us`.
+    """
 
     each: float
     charge_us: int
     tat_us: int
     last_us: int
-
-    def ready_us(self, ahead: int) -> tuple[int, int]:
-        """
-        Assume that *ahead* units are admitted before the request. Return the time at which the pace admits the request,
-        at most the end of the slow-down, and the number of these units that are not admitted by then.
-        """
-        first_us = self.tat_us - max(0, TOLERANCE_US - self.charge_us)
-        ready_us = first_us + math.ceil(ahead * self.each / 1000)
-        if ready_us <= self.last_us:
-            return ready_us, 0
-        return self.last_us, max(0, ahead - math.floor(max(0, self.last_us - first_us) * 1000 / self.each))
-
-    def there(self, now_us: int, there: int) -> int:
-        """Return how many of *there* free units the pace admits now. If its bucket is full, it admits any cost."""
-        if self.tat_us <= now_us:
-            return there
-        return min(there, math.floor(max(0, now_us + TOLERANCE_US - self.tat_us) * 1000 / self.each))
 
 
 def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | None:
@@ -235,14 +219,19 @@ def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | 
 def ready_after(algorithm: Algorithm, taken: Any, pace: Pace | None, ahead: int, at_us: int) -> int:
     """
     Return the earliest time, from *at_us* on, at which both the limit and the pace admit the request, if *ahead* other
-    units are admitted before it.
+    units are admitted before it. The pace delays the request at most until the slow-down ends. From then on, those of
+    the other units that have not been admitted are ahead of it only in the limit itself.
     """
     ready_us = algorithm.ready_us(taken, at_us, ahead)
     if pace is None:
         return ready_us
-    slow_us, left = pace.ready_us(ahead)
-    ends_us = at_us if algorithm.estimates else max(at_us, slow_us)
-    return max(ready_us, slow_us, algorithm.ready_us(taken, ends_us, left) if left else 0)
+    first_us = pace.tat_us - max(0, TOLERANCE_US - pace.charge_us)
+    slow_us = first_us + math.ceil(ahead * pace.each / 1000)
+    if slow_us <= pace.last_us:
+        return max(ready_us, slow_us)
+    left = max(0, ahead - math.floor(max(0, pace.last_us - first_us) * 1000 / pace.each))
+    ends_us = at_us if algorithm.estimates else max(at_us, pace.last_us)
+    return max(ready_us, pace.last_us, algorithm.ready_us(taken, ends_us, left) if left else 0)
 
 
 def charge_pace(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
@@ -315,21 +304,6 @@ def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us:
     return before._replace(
         reported_at_us=now_us, reported_until_us=until_us, each_ns=each_ns, moved_us=now_us, tat_us=tat_us
     )
-
-
-def apply_feedback(
-    slow: Slowdown | None, why: Refusal | Remaining, algorithm: Algorithm, taken: Any, pause: Pause, now_us: int
-) -> Slowdown | None:
-    """
-    Return the slow-down after the partner has refused a job, or reported its remaining units.
-
-    Args:
-        taken: The stored state of the limit.
-    """
-    if isinstance(why, Refusal):
-        return apply_refusal(slow, why, pause.until_us, now_us)
-    there = algorithm.there(algorithm.read(taken, now_us, pause.emptied_us)[2], now_us)
-    return apply_remaining(slow, why, there + -(-why.reset_us * 1000 // max(1, algorithm.mark)), now_us)
 
 
 def _cubic(top: int, since_us: int, span_us: int) -> int:

@@ -1,15 +1,13 @@
 """
-Changes of waitlists without a request of a job (pauses, slow-downs, returned units), and queries of operators.
+Changes of waitlists without a request of a job (jobs that are gone, pauses, slow-downs, returned units), and queries of
+operators.
 
 decide.py decides the requests of jobs. Every change in this file ends in the same way: jobs for which there are units
 are woken.
 
-lua/throttlekit_lua/wait_pause.lua, wait_slow.lua, wait_settle.lua, wait_return.lua, wait_clear.lua, wait_where.lua,
-wait_list.lua mirror this file. Change all, or the parity tests fail.
+lua/throttlekit_lua/wait_forget.lua, wait_pause.lua, wait_slow.lua, wait_settle.lua, wait_return.lua, wait_clear.lua,
+wait_where.lua, wait_list.lua mirror this file. Change all, or the parity tests fail.
 """
-
-# pyright: reportPrivateUsage=false
-# This file uses the private functions of decide.py.
 
 from __future__ import annotations
 
@@ -20,24 +18,17 @@ from typing import Any, NamedTuple
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import WITHOUT_JOB, Position, Requester
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import (
-    _ONLY_LOOKS,
-    Stored,
-    _Found,
-    _look,
-    _position,
-    _wake_one,
-    _workflow_of,
-)
+from throttlekit._core.decide import ONLY_LOOKS, Stored, find_claim, make_entry, wake_and_store
 from throttlekit._core.latency import Drop
-from throttlekit._core.slowdown import Pause, Refusal, Remaining, apply_feedback
-from throttlekit._core.waitlist import KEPT_US, Entry, Ring, State, Waitlist
+from throttlekit._core.slowdown import Pause, Refusal, Remaining, apply_refusal, apply_remaining
+from throttlekit._core.waitlist import KEPT_US, Ring, State, Waitlist
 
 __all__ = [
     "Charge",
     "Waiting",
     "Where",
     "clear",
+    "forget",
     "kept_until_us",
     "list_waiting",
     "pause",
@@ -105,11 +96,37 @@ class Waiting(NamedTuple):
     first: tuple[tuple[str, str], ...] = ()
 
 
+def forget(
+    claim: StoreClaim, state: Stored, now_us: int, ids: Sequence[str], owner: str, ring: Ring, *, keep: bool = False
+) -> Stored:
+    """
+    Remove jobs that no longer wait, because they expired, or were revoked, cancelled or deleted. Then wake other jobs.
+    Without *ids*, only wake jobs after a change of the limit, such as returned units, a higher rate or a pause's end.
+
+    Args:
+        owner: Remove only entries of this owner, because another owner may have the message now. If it is "", remove
+            entries of any owner.
+        keep: Keep the positions of the jobs instead, because something outside the store delays them.
+    """
+    if state.waitlist is None or not state.waitlist.epoch:
+        return state
+    found = find_claim(claim, state, now_us, WITHOUT_JOB)
+    for id in ids:
+        entry = found.waitlist.entries.get(id)
+        if entry is None or owner not in ("", entry.owner):
+            continue
+        if keep:
+            found.waitlist.keep(entry, entry.owner, now_us + KEPT_US)
+        else:
+            found.waitlist.forget(entry)
+    return wake_and_store(found, now_us, ring)
+
+
 def pause(claim: StoreClaim, state: Stored, now_us: int, for_us: int | None, emptied: bool, ring: Ring) -> Stored:
     """Pause a limit, or end its pause: see `Pause.change`. Then wake jobs."""
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us).change(now_us, for_us, emptied=emptied)
-    return _look_and_wake(claim, Stored(state.taken, waitlist), now_us, ring)
+    return _find_and_wake(claim, Stored(state.taken, waitlist), now_us, ring)
 
 
 def slow(claim: StoreClaim, state: Stored, now_us: int, why: Refusal | Remaining | Drop, ring: Ring) -> Stored:
@@ -117,16 +134,21 @@ def slow(claim: StoreClaim, state: Stored, now_us: int, why: Refusal | Remaining
     Slow a limit down after a refusal or a report, or reduce the slots of a limit that adapts to latency. Then wake
     jobs, because the pace may also have risen.
     """
+    algorithm: Any = claim.algorithm
     if isinstance(why, Drop):
-        algorithm: Any = claim.algorithm
         known, _, _ = algorithm.read(state.taken, now_us)
         after = algorithm.apply_drop(known, now_us, why.granted_us)
-        return _look_and_wake(claim, state if after is known else state._replace(taken=after), now_us, ring)
+        return _find_and_wake(claim, state if after is known else state._replace(taken=after), now_us, ring)
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     before = waitlist.slow and waitlist.slow.at(now_us)
-    waitlist.slow = apply_feedback(before, why, claim.algorithm, state.taken, waitlist.pause, now_us)
-    return _look_and_wake(claim, Stored(state.taken, waitlist), now_us, ring)
+    if isinstance(why, Refusal):
+        waitlist.slow = apply_refusal(before, why, waitlist.pause.until_us, now_us)
+    else:
+        _, _, taken = algorithm.read(state.taken, now_us, waitlist.pause.emptied_us)
+        units = -(-why.reset_us * 1000 // max(1, algorithm.mark))
+        waitlist.slow = apply_remaining(before, why, algorithm.there(taken, now_us) + units, now_us)
+    return _find_and_wake(claim, Stored(state.taken, waitlist), now_us, ring)
 
 
 def return_units(charge: Charge, state: Stored, now_us: int, requester: Requester, ring: Ring, epoch: str) -> Stored:
@@ -151,12 +173,13 @@ def return_units(charge: Charge, state: Stored, now_us: int, requester: Requeste
         if algorithm.overflows:
             by -= min(by, max(0, now_us - (charge.full_us - by)))
         known = algorithm.settle(known, now_us, charge.granted_us, -by) if by else known
-    found = _look(claim, Stored(known, state.waitlist), now_us, requester)
+    found = find_claim(claim, Stored(known, state.waitlist), now_us, requester)
     if requester.job and found.entry is None:
         turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
-        entry = _restore_position(found, charge, now_us, requester, epoch)
+        place = None if charge.position is None else charge.position.place
+        entry = make_entry(found, now_us, requester, epoch, place)
         found.waitlist.keep(entry, requester.owner, now_us + KEPT_US, turn_us)
-    return _wake_one(found, now_us, ring)
+    return wake_and_store(found, now_us, ring)
 
 
 def clear(state: Stored) -> Stored:
@@ -175,7 +198,7 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
         entry = state.waitlist.entries.get(id) if state.waitlist is not None else None
         if entry is None:
             continue
-        each = _look(claim, state, now_us, _ONLY_LOOKS)
+        each = find_claim(claim, state, now_us, ONLY_LOOKS)
         position, at_us = 0, entry.at_us
         if entry.state is not State.WOKEN:
             owners = each.waitlist.owners.values()
@@ -213,24 +236,5 @@ def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
-def _look_and_wake(claim: StoreClaim, state: Stored, now_us: int, ring: Ring) -> Stored:
-    return _wake_one(_look(claim, state, now_us, WITHOUT_JOB), now_us, ring)
-
-
-def _restore_position(found: _Found, charge: Charge, now_us: int, requester: Requester, epoch: str) -> Entry:
-    """Return the entry of a job whose charge was returned. In a new list, later jobs get positions after it."""
-    if charge.position is None or charge.claim.algorithm.holds(found.taken, now_us):
-        return _position(found, now_us, requester, epoch)
-    claim, waitlist, place = found.claim, found.waitlist, charge.position.place
-    waitlist.epoch = waitlist.epoch or epoch
-    waitlist.number, waitlist.v = max(waitlist.number, place.number), max(waitlist.v, place.tag)
-    return Entry(
-        requester.job,
-        place,
-        claim.cost,
-        requester.owner,
-        workflow=_workflow_of(claim),
-        tenant=claim.tenant,
-        since_us=max(0, now_us - requester.waited_us),
-        denials=requester.denials,
-    )
+def _find_and_wake(claim: StoreClaim, state: Stored, now_us: int, ring: Ring) -> Stored:
+    return wake_and_store(find_claim(claim, state, now_us, WITHOUT_JOB), now_us, ring)

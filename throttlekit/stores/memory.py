@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import Answer, Caller, Look, Reason, Requester
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Stored, decide, forget, look
+from throttlekit._core.decide import Stored, decide, look
 from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.wait_control import (
     Charge,
     Waiting,
     Where,
     clear,
+    forget,
     kept_until_us,
     list_waiting,
     pause,

@@ -78,7 +78,7 @@ class RedisStore(RedisServer):
         waited = [requester.waited_us, requester.denials]
 
         def return_units(those: Sequence[Charge]) -> None:
-            head = [_or_empty(now_us), len(those), *who, self._epoch(), *waited]
+            head = [_or_empty(now_us), *who, self._epoch(), *waited]
             rows = chain.from_iterable(map(charge_arguments, those))
             self._run_wait("wait_return", [each.claim for each in those], head, rows)
 
@@ -102,7 +102,7 @@ class RedisStore(RedisServer):
     ) -> None:
         def forget(those: Sequence[StoreClaim]) -> None:
             for part in _parts(ids, max(1, _MOST_IDS // len(those))):
-                head = [_or_empty(now_us), len(those), encode_text(owner), "1" if keep else ""]
+                head = [_or_empty(now_us), encode_text(owner), "1" if keep else ""]
                 self._run_wait("wait_forget", those, head, map(encode_text, part))
 
         self._for_each_hash_slot(claims, forget)
@@ -144,7 +144,7 @@ class RedisStore(RedisServer):
     ) -> None:
         def pause(those: Sequence[StoreClaim]) -> None:
             for batch in batches(those, _MOST_LISTS):
-                head = [_or_empty(now_us), len(batch), _or_empty(for_us), "1" if emptied else ""]
+                head = [_or_empty(now_us), _or_empty(for_us), "1" if emptied else ""]
                 self._run_wait("wait_pause", [unit_of(each) for each in batch], head)
 
         self._for_each_hash_slot(claims, pause)
@@ -152,9 +152,8 @@ class RedisStore(RedisServer):
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         def slow(those: Sequence[Slowing]) -> None:
             for batch in batches(those, _MOST_LISTS):
-                head = [_or_empty(now_us), len(batch)]
                 rows = chain.from_iterable(map(slowing_arguments, batch))
-                self._run_wait("wait_slow", [unit_of(each.claim) for each in batch], head, rows)
+                self._run_wait("wait_slow", [unit_of(each.claim) for each in batch], [_or_empty(now_us)], rows)
 
         self._for_each_hash_slot(slowings, slow)
 
@@ -194,7 +193,7 @@ class RedisStore(RedisServer):
             return error
 
     def _entries_of(self, claims: Sequence[StoreClaim], id: str, now_us: int | None) -> list[Where]:
-        reply = self._run_wait("wait_where", claims, [_or_empty(now_us), len(claims), encode_text(id)])
+        reply = self._run_wait("wait_where", claims, [_or_empty(now_us), encode_text(id)])
         return self._call(claims[0].bucket, lambda: where_of(reply))
 
     def _change(
@@ -202,8 +201,8 @@ class RedisStore(RedisServer):
     ) -> None:
         for batch in batches(items, _MOST_LISTS):
             rows = [(*each.algorithm.params, each.granted_us, by(each)) for each in batch]
-            head = [_or_empty(now_us), len(batch), verb]
-            self._run_wait("wait_settle", [unit_of(each) for each in batch], head, chain.from_iterable(rows))
+            units = [unit_of(each) for each in batch]
+            self._run_wait("wait_settle", units, [_or_empty(now_us), verb], chain.from_iterable(rows))
 
     def _delete_matching(self, pattern: str, waitlists_only: bool) -> int:
         forgotten = 0
