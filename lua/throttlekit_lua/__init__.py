@@ -3,7 +3,7 @@ Every Lua script of throttlekit.
 
 `read` builds a script of a store from the common part, one file for each algorithm that the script needs, and one file
 for the verb. The script of the verb `decide` also contains two fast paths, `one_record` and `at_once`: they handle most
-grants. A script of the fleet or of an adapter is one file, or two for histories (`script`).
+grants. A script of an adapter is one file, and one of the fleet is two (`script`).
 """
 
 from functools import cache
@@ -40,7 +40,7 @@ _PARTS = {
 
 def script(name: str) -> str:
     """Return the text of the script *name* of the fleet or of an adapter."""
-    names = ("fleet_room", name) if name in ("fleet_history", "fleet_shares") else (name,)
+    names = ("fleet_common", name) if name.startswith("fleet_") else (name,)
     return "\n".join(_PARTS[part] for part in names)
 
 

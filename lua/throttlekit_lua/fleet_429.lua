@@ -1,5 +1,5 @@
 --[[
-  Count the 429 responses that paused limits. Decides nothing.
+  Count the 429 responses that paused limits. Decides nothing. Runs after fleet_common.lua.
 
   KEYS[1]  hash: the count of each "step limit"; a step is 20 seconds
 
@@ -10,10 +10,8 @@
   Writes   KEYS[1]: the counts of the last 15 minutes, in at most 2000 fields. It expires 15 minutes and two steps after
            the last 429, when no reader reads any of its steps
 ]]
-local STEP, LASTS, MOST = 20, 900, 2000
-local function whole(x) return string.format('%.0f', x) end
+local LASTS, MOST = 900, 2000
 
-local step = math.floor(tonumber(redis.call('TIME')[1]) / STEP)
 local known, fields = redis.call('HGETALL', KEYS[1]), 0
 for i = 1, #known, 2 do
   if (tonumber(string.match(known[i], '^%d+')) or 0) < step - LASTS / STEP then

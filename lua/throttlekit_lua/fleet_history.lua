@@ -1,6 +1,6 @@
 --[[
   Add counts to the history of limits: a process reports decisions, a reader reports waiting jobs. Decides nothing.
-  Runs after fleet_room.lua.
+  Runs after fleet_common.lua.
 
   KEYS[1]    sorted set: each limit that has a history, by the minute in which it was last written, in seconds
   KEYS[2]    string of records: the minutes and hours in which any process reported

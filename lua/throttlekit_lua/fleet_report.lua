@@ -1,5 +1,5 @@
 --[[
-  Record the decisions of one process since its last report. Decides nothing.
+  Record the decisions of one process since its last report. Decides nothing. Runs after fleet_common.lua.
 
   KEYS[1]    sorted set: each key that had a decision, by the time of the last one, seconds
   KEYS[2]    sorted set: each key with waiting jobs, by the estimated time at which the last one passes, microseconds;
@@ -20,13 +20,10 @@
   Writes   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] and KEYS[6], trimmed to the newest or longest parts, expiring an
            hour after the last report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], expiring before a later step uses them
 ]]
-local STEP, STEPS, HOUR, ALIVE = 20, 5, 3600, 15
+local HOUR, ALIVE = 3600, 15
 local MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = 100000, 10000, 100000, 1000, 10000
 local AT_ONCE, max = 1000, math.max
-local function whole(x) return string.format('%.0f', x) end
 
-local now = tonumber(redis.call('TIME')[1])
-local step = math.floor(now / STEP)
 local at = 6 + 3 * (step % STEPS)
 local report = cjson.decode(ARGV[1])
 

@@ -1,6 +1,6 @@
 --[[
   Record the units that each tenant of a limit got from the grants of one process. Decides nothing. Runs after
-  fleet_room.lua.
+  fleet_common.lua.
 
   KEYS[1]    sorted set: each limit that has such a history, by the minute in which it was last written, in seconds
   KEYS[i+1]  hash: the history of limit i

@@ -1,5 +1,6 @@
 --[[
-  Record the units that each tenant of a shared limit got since the process's last report. Decides nothing.
+  Record the units that each tenant of a shared limit got since the process's last report. Decides nothing. Runs
+  after fleet_common.lua.
 
   KEYS[i]    of one step, 20 seconds. Hash: "limit tenant" -> "units wait weight": granted units, the longest wait of a
              job in microseconds, the tenant's weight in thousandths
@@ -10,11 +11,8 @@
 
   Writes   KEYS[i], which expires before a later step uses the same key
 ]]
-local STEP, STEPS, MOST = 20, 5, 2000
-local function whole(x) return string.format('%.0f', x) end
+local MOST = 2000
 
-local now = tonumber(redis.call('TIME')[1])
-local step = math.floor(now / STEP)
 local i = 1 + step % STEPS
 local room = MOST - redis.call('HLEN', KEYS[i])
 for _, each in ipairs(cjson.decode(ARGV[1])) do

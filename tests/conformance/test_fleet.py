@@ -224,7 +224,7 @@ def test_429s_are_kept_for_15_minutes_and_bounded(store: RedisStore, client: Any
     assert look(store).partner_429s == {"new:1": {step - 2: 2}}
     client.eval(COUNT_429S, 1, DOWNSTREAM_429S, json.dumps([["new:1", 1]]))
     assert sorted(client.hgetall(DOWNSTREAM_429S).values()) == [b"1", b"2", b"y"]
-    small = COUNT_429S.replace("MOST = 20, 900, 2000", "MOST = 20, 900, 10")
+    small = COUNT_429S.replace("LASTS, MOST = 900, 2000", "LASTS, MOST = 900, 10")
     client.eval(small, 1, DOWNSTREAM_429S, json.dumps([[f"limit-{number}:1", 1] for number in range(30)]))
     assert client.hlen(DOWNSTREAM_429S) == 10
 

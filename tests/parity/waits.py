@@ -675,9 +675,9 @@ class WaitHistory:
     def _return(self, job: _Job, answer: Answer, requester: Requester) -> None:
         """Return the granted units, as if another store had denied the job."""
         rnd = self._rnd
-        positions = answer.positions or (None,) * len(job.claims)
+        positions, turns = answer.positions or (None,) * len(job.claims), [None, 0, TURN_US]
         charges = [
-            Charge(claim, answer.now_us, use.full_us, position, rnd.choice([None, 0, TURN_US]) if position else None)
+            Charge(claim, answer.now_us, use.full_us, position and position.place, position and rnd.choice(turns))
             for claim, use, position in zip(job.claims, answer.uses, positions, strict=True)
             if use is not None
         ]

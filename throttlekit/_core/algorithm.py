@@ -66,23 +66,6 @@ class Algorithm:
         """The time for which a free unit of a rate is kept before it is lost, if no request takes it."""
         return inf
 
-    def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
-        """
-        Read the stored state.
-
-        Args:
-            emptied_us: The time up to which all units count as used after a 429; 0 if there was no 429.
-
-        Returns:
-            Three states. (1) *state*, or if *state* is impossible, the state of a limit whose units have all just been
-            used. `settle` takes this state. It is not converted, because the rate that wrote it may be in force again.
-            (2) The first state, converted to this rate if another rate of the limit wrote it; otherwise the same
-            object. All other methods take and return this state. (3) The second state, after the 429.
-        """
-        kept = self.sanitize(state, now_us)
-        known = self.adopt_rate(kept, now_us)
-        return kept, known, self.exhaust(known, emptied_us) if emptied_us else known
-
     def sanitize(self, state: Any, now_us: int) -> Any:
         """
         Return the stored state if it is possible, otherwise the state of a limit whose units have all just been used.
@@ -90,11 +73,14 @@ class Algorithm:
         A state slightly in the future does not change, so a clock that steps back only delays jobs. A state that is
         more than `STALE_US` further in the future than possible would block the limit for as long as the clock was
         wrong.
+
+        The result is not converted to this rate, because the rate that wrote it may be in force again: `settle` takes
+        such a state. All other methods take and return states of this rate.
         """
         raise NotImplementedError
 
     def adopt_rate(self, state: Any, now_us: int) -> Any:
-        """Convert a sanitized *state* that another rate wrote to this rate."""
+        """Convert a sanitized *state* that another rate wrote to this rate; otherwise return the same object."""
         return state
 
     def exhaust(self, state: Any, at_us: int) -> Any:

@@ -94,9 +94,9 @@ class Found(NamedTuple):
 
     claim: StoreClaim
     known: Any
-    """The stored state of the algorithm: the second result of `Algorithm.read`."""
+    """The stored state of the algorithm, corrected by `Algorithm.sanitize` and `Algorithm.adopt_rate`."""
     taken: Any
-    """The same state, after the effect of a 429 if there was one: the third result of `Algorithm.read`."""
+    """The same state, after `Algorithm.exhaust` if there was a 429."""
     waitlist: Waitlist
     entry: Entry | None
     turn: bool
@@ -145,7 +145,7 @@ def decide(
     reason, binding, retry_us, ahead = _verdict(looks, now_us, requester.caller, waited)
     if requester.caller is Caller.PEEK:
         kept_as = [
-            state._replace(taken=claim.algorithm.read(state.taken, now_us)[0])
+            state._replace(taken=claim.algorithm.sanitize(state.taken, now_us))
             for claim, state in zip(claims, states, strict=True)
         ]
         return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), kept_as
@@ -236,27 +236,28 @@ def find_claim(claim: StoreClaim, state: Stored, now_us: int, requester: Request
     algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
-    before, known, taken = algorithm.read(state.taken, now_us, waitlist.pause.emptied_us)
+    before, emptied_us = algorithm.sanitize(state.taken, now_us), waitlist.pause.emptied_us
+    known = algorithm.adopt_rate(before, now_us)
     if known is not before and requester.caller is not Caller.PEEK:
         waitlist.next_retry_us = 0  # retry times were spread at another rate
+    taken = algorithm.exhaust(known, emptied_us) if emptied_us else known
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     opens_us = now_us if algorithm.estimates else max(now_us, waitlist.pause.until_us)
     ready = partial(ready_after, algorithm, taken, pace, at_us=opens_us)
     entry = waitlist.entries.get(requester.job) if requester.job else None
-    turn = _has_turn(entry)
-    if not algorithm.size or algorithm.holds(taken, now_us):
-        passes_us = max(now_us, waitlist.pause.until_us) if algorithm.size else now_us
-        return Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, now_us, True, pace)
-    kept = 0 if turn else waitlist.units_held(now_us)
-    late_us = lateness_us(requester.owner)
-    if late_us and entry is not None and not turn:
-        ahead = waitlist.rank_of(entry.place, now_us) * claim.cost
-        if ready(kept + ahead) <= now_us + late_us:
-            turn, kept = True, kept - waitlist.units_held_late(now_us)
-    passes_us = max(ready(kept), waitlist.pause.until_us)
-    is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
-    until_us = now_us + early_us if is_early else now_us
-    first = turn or passes_us > now_us or not waitlist.comes_first(now_us)
+    turn, until_us, first = _has_turn(entry), now_us, True
+    passes_us = max(now_us, waitlist.pause.until_us) if algorithm.size else now_us
+    if algorithm.size and not algorithm.holds(taken, now_us):
+        kept = 0 if turn else waitlist.units_held(now_us)
+        late_us = lateness_us(requester.owner)
+        if late_us and entry is not None and not turn:
+            ahead = waitlist.rank_of(entry.place, now_us) * claim.cost
+            if ready(kept + ahead) <= now_us + late_us:
+                turn, kept = True, kept - waitlist.units_held_late(now_us)
+        passes_us = max(ready(kept), waitlist.pause.until_us)
+        if turn and algorithm.overflows and waitlist.pause.until_us <= now_us:
+            until_us = now_us + early_us
+        first = turn or passes_us > now_us or not waitlist.comes_first(now_us)
     return Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
 
 
@@ -507,10 +508,8 @@ def _state_to_store(found: Found) -> Stored:
     """Return the state to store. An empty waitlist is stored only if it has a pause, a slow-down or a retry time."""
     waitlist = found.waitlist
     if waitlist.epoch and not waitlist.entries:
-        found = found._replace(waitlist=waitlist.without_jobs())
-        waitlist = found.waitlist
-    nothing = not waitlist.epoch and waitlist.is_plain
-    return Stored(found.known, None if nothing else waitlist)
+        waitlist = waitlist.without_jobs()
+    return Stored(found.known, waitlist if waitlist.epoch or not waitlist.is_plain else None)
 
 
 def scarcity(claim: StoreClaim) -> tuple[int, str]:

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.answer import WITHOUT_JOB, Position, Requester
+from throttlekit._core.answer import WITHOUT_JOB, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import ONLY_LOOKS, Stored, find_claim, make_entry, wake_and_store
 from throttlekit._core.latency import Drop
 from throttlekit._core.slowdown import Pause, Refusal, Remaining, apply_refusal, apply_remaining
-from throttlekit._core.waitlist import KEPT_US, Ring, State, Waitlist
+from throttlekit._core.waitlist import KEPT_US, Place, Ring, State, Waitlist
 
 __all__ = [
     "Charge",
@@ -45,14 +45,14 @@ class Charge(NamedTuple):
     Attributes:
         granted_us: The time of the charge. If it is None, nothing was charged, and the job only gets a position.
         full_us: `Use.full_us` after the charge.
-        position: The position of the job on the list, or None if the job had no entry.
+        place: The position of the job on the list, or None if the job had no entry.
         turn_us: The time for which the job keeps its turn, from now on, or None if it has no turn.
     """
 
     claim: StoreClaim
     granted_us: int | None = None
     full_us: int = 0
-    position: Position | None = None
+    place: Place | None = None
     turn_us: int | None = None
 
     @property
@@ -136,18 +136,17 @@ def slow(claim: StoreClaim, state: Stored, now_us: int, why: Refusal | Remaining
     """
     algorithm: Any = claim.algorithm
     if isinstance(why, Drop):
-        known, _, _ = algorithm.read(state.taken, now_us)
+        known = algorithm.sanitize(state.taken, now_us)
         after = algorithm.apply_drop(known, now_us, why.granted_us)
         return _find_and_wake(claim, state if after is known else state._replace(taken=after), now_us, ring)
-    waitlist = state.waitlist or Waitlist()
-    waitlist.pause = waitlist.pause.at(now_us)
-    before = waitlist.slow and waitlist.slow.at(now_us)
+    found = find_claim(claim, state, now_us, WITHOUT_JOB)
+    waitlist = found.waitlist
     if isinstance(why, Refusal):
-        waitlist.slow = apply_refusal(before, why, waitlist.pause.until_us, now_us)
+        waitlist.slow = apply_refusal(waitlist.slow, why, waitlist.pause.until_us, now_us)
     else:
-        _, _, taken = algorithm.read(state.taken, now_us, waitlist.pause.emptied_us)
-        units = -(-why.reset_us * 1000 // max(1, algorithm.mark))
-        waitlist.slow = apply_remaining(before, why, algorithm.there(taken, now_us) + units, now_us)
+        until_reset = -(-why.reset_us * 1000 // max(1, algorithm.mark))
+        ours = algorithm.there(found.taken, now_us) + until_reset
+        waitlist.slow = apply_remaining(waitlist.slow, why, ours, now_us)
     return _find_and_wake(claim, Stored(state.taken, waitlist), now_us, ring)
 
 
@@ -167,7 +166,7 @@ def return_units(charge: Charge, state: Stored, now_us: int, requester: Requeste
     algorithm = claim.algorithm
     if not algorithm.size:
         return state
-    known, _, _ = algorithm.read(state.taken, now_us)
+    known = algorithm.sanitize(state.taken, now_us)
     if charge.granted_us is not None:
         by = algorithm.size
         if algorithm.overflows:
@@ -176,8 +175,7 @@ def return_units(charge: Charge, state: Stored, now_us: int, requester: Requeste
     found = find_claim(claim, Stored(known, state.waitlist), now_us, requester)
     if requester.job and found.entry is None:
         turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
-        place = None if charge.position is None else charge.position.place
-        entry = make_entry(found, now_us, requester, epoch, place)
+        entry = make_entry(found, now_us, requester, epoch, charge.place)
         found.waitlist.keep(entry, requester.owner, now_us + KEPT_US, turn_us)
     return wake_and_store(found, now_us, ring)
 
@@ -232,8 +230,8 @@ def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     last_us = max(now_us + KEPT_US, waitlist.pause.until_us, waitlist.slow.last_us if waitlist.slow else 0)
     if not waitlist.pause.emptied_us:
         return last_us
-    _, _, taken = algorithm.read(stored.taken, now_us, waitlist.pause.emptied_us)
-    return max(last_us, algorithm.use(taken, now_us).full_us)
+    known = algorithm.adopt_rate(algorithm.sanitize(stored.taken, now_us), now_us)
+    return max(last_us, algorithm.use(algorithm.exhaust(known, waitlist.pause.emptied_us), now_us).full_us)
 
 
 def _find_and_wake(claim: StoreClaim, state: Stored, now_us: int, ring: Ring) -> Stored:

@@ -4,7 +4,7 @@ The decisions of each limit in the last 24 hours, by minute, and in the last 30 
 Rule 1: a step contains the reports that the store received during the step. After its end a step never changes.
 Rule 2: a step is known if any process reported in it, and the history had begun. Otherwise its numbers are None, which
 is not the same as 0.
-Rule 3: a limit uses 69 kB, and at most 200 limits have a history. fleet_room.lua describes which one is replaced.
+Rule 3: a limit uses 69 kB, and at most 200 limits have a history. fleet_common.lua describes which one is replaced.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class MemoryStore:
             for each in leases:
                 algorithm: Any = each.algorithm
                 before = self._get(each.bucket, now_us)
-                after, has_slot = algorithm.renew(algorithm.read(before, now_us)[0], now_us)
+                after, has_slot = algorithm.renew(algorithm.sanitize(before, now_us), now_us)
                 if after is not before:
                     self._put_taken(each.bucket, algorithm, after, now_us)
                 renewed.append(has_slot)
@@ -234,7 +234,7 @@ class MemoryStore:
 
         def correct(number: int, state: Stored, now_us: int, ring: Ring) -> Stored:
             each = items[number]
-            taken = change(each, each.algorithm.read(state.taken, now_us)[0], now_us)
+            taken = change(each, each.algorithm.sanitize(state.taken, now_us), now_us)
             return forget(units[number], state._replace(taken=taken), now_us, (), "", ring)
 
         self._change_lists(units, correct, now_us)

@@ -207,7 +207,7 @@ def _return_all(
         return None
     for part, answer in charged:
         charges = [
-            Charge(claims[i], at_us, use.full_us, position, _turn_us(claims, i, position, denied))
+            Charge(claims[i], at_us, use.full_us, position and position.place, _turn_us(claims, i, position, denied))
             for i, use, at_us, position in zip(part.claims, answer.uses, *_by_claim(part, answer), strict=True)
             if use is not None and claims[i].algorithm.size
         ]

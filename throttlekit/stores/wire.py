@@ -215,7 +215,7 @@ def look_of(reply: Any) -> Look:
 
 def charge_arguments(charge: Charge) -> tuple[Any, ...]:
     """Return the arguments of wait_return.lua for one claim."""
-    place = "-" if charge.position is None else _place_text(charge.position.place)
+    place = "-" if charge.place is None else _place_text(charge.place)
     granted, turn = ("-" if each is None else each for each in (charge.granted_us, charge.turn_us))
     return granted, charge.full_us, place, turn
 

@@ -37,7 +37,7 @@ PARTS = (
     "claims",
     "clock",
     "common",
-    "fleet_room",
+    "fleet_common",
     "one_record",
     "ring",
     "slowdown",

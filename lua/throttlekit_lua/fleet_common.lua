@@ -1,17 +1,18 @@
 --[[
-  Choose the limits that have a history. Runs before fleet_history.lua and fleet_shares.lua.
+  The first part of every script of the fleet: the clock, the format of numbers, and which limits have a history.
 
-  KEYS[1]  sorted set: the key of each history, by the minute in which it was last written, in seconds
+  KEYS[1]  of a history, sorted set: the key of each history, by the minute in which it was last written, in seconds
 
   Returns  nothing
 
   Writes   KEYS[1]. If it is full, a new limit replaces the one with the oldest report, if that is more than an hour old;
            otherwise the new limit gets no history
 ]]
-local KEPT, SILENT = 2592000, 3600
+local STEP, STEPS, KEPT, SILENT = 20, 5, 2592000, 3600
 local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])
+local step = math.floor(now / STEP)
 
 -- Returns whether the limit with the history *key* has one, or can get one: at most *most* limits have one.
 local function has_room(key, most)
