@@ -37,7 +37,7 @@ end
 local nobody_waits = true
 for _, c in ipairs(claims) do
   local was = c.record_was
-  nobody_waits = nobody_waits and not (was.epoch or was[1] or was.slow)
+  nobody_waits = nobody_waits and not (was.epoch or was.from or was.slow)
 end
 if nobody_waits then
   local before, at_once = answer_before(), caller ~= 'peek'

@@ -7,20 +7,19 @@
 ]]
 local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
 local unpacked = table.unpack or unpack
--- The names of the numbers in the record of a list, and their defaults.
-local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'retry'}, {0, 0, 0, 0, 1, 0, 0, 0}
+-- The numbers in the record of a list. If one is not stored, it is 0, and v is 1.
+local FIELDS = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'retry'}
 
--- Returns the record KEYS[k + 2]: the numbers of FIELDS, the epoch, the slow-down and the owner's free threads, each
+-- Returns the record KEYS[k + 2]: the texts of FIELDS, the epoch, the slow-down and the owner's free threads, each nil or
 -- false if it is not stored. If the server has evicted some keys of the list, deletes the others.
 local function read_record(k, owner)
   local record, order, entries = KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
   local there = call('EXISTS', record, order, entries)
   if there == 0 then return {} end
-  local was = call(
-    'HMGET', record, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'retry', 'epoch', 'slow', 'p' .. owner
-  )
-  was.epoch, was.slow, was.free = was[9], was[10], was[11] or nil
-  if there == (was.epoch and 3 or (was[1] or was.slow or was[8]) and 1) then return was end
+  local texts = call('HMGET', record, 'epoch', 'slow', 'p' .. owner, unpacked(FIELDS))
+  local was = {epoch = texts[1], slow = texts[2], free = texts[3] or nil}
+  for i, field in ipairs(FIELDS) do was[field] = texts[i + 3] end
+  if there == (was.epoch and 3 or (was.from or was.slow or was.retry) and 1) then return was end
   call('UNLINK', record, order, entries, KEYS[k + 5])
   return {}
 end

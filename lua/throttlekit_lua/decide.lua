@@ -190,7 +190,7 @@ end
 local waited, paused = false, false
 for i, c in ipairs(claims) do
   local was = c.record_was
-  paused = paused or (was[2] or 0) - max(0, (was[1] or 0) - now) > now  -- a pause by a clock that was ahead begins now
+  paused = paused or (was.paused or 0) - max(0, (was.from or 0) - now) > now  -- a pause by a clock that was ahead begins now
   local e = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
   c.entry, waited = e, waited or e ~= nil
   if e then

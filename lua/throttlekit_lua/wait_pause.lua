@@ -16,8 +16,8 @@ local function change_pause(c)
     paused, emptied = math.min(list.paused, now), math.min(list.emptied, now)
   end
   if paused == list.paused and emptied == list.emptied then return end
-  was[1], was[2], was[3], was[7] = whole(now), whole(paused), whole(emptied), nil
-  call('HSET', c.record, 'from', was[1], 'paused', was[2], 'emptied', was[3])
+  was.from, was.paused, was.emptied, was.renewed = whole(now), whole(paused), whole(emptied), nil
+  call('HSET', c.record, 'from', was.from, 'paused', was.paused, 'emptied', was.emptied)
 end
 
 for _, c in ipairs(read_claims(4, '')) do

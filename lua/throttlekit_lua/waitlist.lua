@@ -45,9 +45,9 @@ local function open_list(c)
   -- This constructor has all fields, because a table that grows field by field is copied several times.
   local list = {
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
-    epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
-    emptied = (was[3] or 0) + 0, n = (was[4] or 0) + 0, v = (was[5] or 1) + 0, look = (was[6] or 0) + 0,
-    renewed = (was[7] or 0) + 0, retry = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, head = nil, skipped = nil, skips_late = false,
+    epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was.from or 0) + 0,
+    paused = (was.paused or 0) + 0, emptied = (was.emptied or 0) + 0, n = (was.n or 0) + 0, v = (was.v or 1) + 0,
+    look = (was.look or 0) + 0, renewed = (was.renewed or 0) + 0, retry = (was.retry or 0) + 0, held = nil, dropped = false, window = 1, head = nil, skipped = nil, skips_late = false,
   }
   if c.requester ~= '' then list.owned[c.requester] = {name = c.requester, free = tonumber(was.free), was = was.free} end
   c.list = list
@@ -59,8 +59,8 @@ local function open_list(c)
   local by = list.from - now
   if by <= 0 then return end
   list.paused, list.from, list.emptied = list.paused - by, now, max(0, list.emptied - by)
-  was[1], was[2], was[3] = whole(now), whole(list.paused), whole(list.emptied)
-  call('HSET', c.record, 'from', was[1], 'paused', was[2], 'emptied', was[3])
+  was.from, was.paused, was.emptied = whole(now), whole(list.paused), whole(list.emptied)
+  call('HSET', c.record, 'from', was.from, 'paused', was.paused, 'emptied', was.emptied)
 end
 
 -- Writes the changes. If the list has no entries, deletes all of it except its pause and its slow-down.
@@ -75,13 +75,13 @@ local function close_list(list)
   local was, idle, renews = list.was, list.epoch == '', false
   local plain = idle and list.from == 0 and not list.slow
   if plain and list.retry == 0 then
-    if was[1] or was[8] or was.slow then call('DEL', list.record) end
+    if was.from or was.retry or was.slow then call('DEL', list.record) end
     return
   end
   if math.abs(now - list.renewed) >= RENEWED and not idle then renews, list.renewed = true, now end
   local row = {}
-  for i, name in ipairs(FIELDS) do
-    if list[name] ~= (was[i] or UNSET[i]) + 0 then row[#row + 1], row[#row + 2] = name, whole(list[name]) end
+  for _, name in ipairs(FIELDS) do
+    if list[name] ~= (was[name] or name == 'v' and 1 or 0) + 0 then row[#row + 1], row[#row + 2] = name, whole(list[name]) end
   end
   if list.epoch ~= (was.epoch or '') then row[#row + 1], row[#row + 2] = 'epoch', list.epoch end
   local slow = list.slow and slow_text(list.slow) or nil
