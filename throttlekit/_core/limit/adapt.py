@@ -115,7 +115,7 @@ class Adapt(Value):
         return type(self), self.floor, self.span, self._given
 
     def __repr__(self) -> str:
-        return f"Adapt({self.floor!r})" if self.span is None else f"Adapt({self.floor!r}, span={self.span!r})"
+        return self._show(self.floor, span=self.span)
 
 
 class ByLatency(Value):
@@ -178,9 +178,7 @@ class ByLatency(Value):
         return type(self), self.floor, self.timeout_us
 
     def __repr__(self) -> str:
-        return (
-            f"ByLatency({self.floor})" if self.timeout is None else f"ByLatency({self.floor}, timeout={self.timeout!r})"
-        )
+        return self._show(self.floor, timeout=self.timeout)
 
 
 def _within_a_day_us(option: str, value: float | timedelta | None) -> int | None:

@@ -43,6 +43,8 @@ _DEFAULTS: Mapping[str, object] = {
     "held_by": None,
     "show_key": False,
 }
+_KEPT = ("name", "of_tier", "by_value", *_DEFAULTS)
+"""The attributes that `_with_rule` copies."""
 _NO_OPTIONS: Mapping[str, Any] = {}
 _SET_LATER: Mapping[str, Any] = dict.fromkeys(
     ("tiers", "rule", "sample", "rates", "declared", "local_part", "prefetch", "prefetch_for", "prefetch_quota")
@@ -103,38 +105,7 @@ class Limit(PerJob, Value):
         ConfigurationError: A value can never work. The constructor raises it.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "adapt",
-        "by_value",
-        "cost",
-        "declared",
-        "default_tier",
-        "fingerprint",
-        "held_by",
-        "key",
-        "local_part",
-        "most",
-        "name",
-        "of_tier",
-        "on_store_failure",
-        "prefetch",
-        "prefetch_for",
-        "prefetch_quota",
-        "processes",
-        "rate",
-        "rates",
-        "rule",
-        "sample",
-        "scope",
-        "share",
-        "show_key",
-        "tier",
-        "tiers",
-        "varies",
-    )
-    _KEPT = ("name", *_DEFAULTS, "of_tier", "by_value")
-    """The attributes that `_with_rule` copies."""
+    __slots__ = ("__weakref__", "fingerprint", "most", "rate", "varies", *_KEPT, *_SET_LATER)
 
     algorithm: ClassVar[str]
     """The algorithm's name, in fingerprints and messages."""
@@ -302,7 +273,7 @@ class Limit(PerJob, Value):
         Raises:
             ConfigurationError: The rule and the limit's options can never work together.
         """
-        made, kept = object.__new__(type(self)), {each: getattr(self, each) for each in self._KEPT}
+        made, kept = object.__new__(type(self)), {each: getattr(self, each) for each in _KEPT}
         made._set(**{**kept, **_SET_LATER, "tier": None, "default_tier": None, "varies": False, **changes})
         made._fill(rule)
         return made

@@ -143,12 +143,7 @@ class Share(Value):
 
     def __repr__(self) -> str:
         weight: object = self.weight if self.weights is None else dict(self.weights)
-        options: list[tuple[str, object, object]] = [
-            ("weight", weight, 1),
-            ("by", self.by, None),
-            ("strict", self.strict, False),
-        ]
-        return f"Share({', '.join([repr(self.of), *(f'{n}={v!r}' for n, v, default in options if v != default)])})"
+        return self._show(self.of, weight=None if weight == 1 else weight, by=self.by, strict=self.strict or None)
 
 
 class GivenShare(Share):

@@ -21,6 +21,11 @@ class Value:
         """Return the contents by which two values are compared."""
         raise NotImplementedError
 
+    def _show(self, *first: object, **options: object) -> str:
+        """Return the call that creates an equal value. Options that are None are left out."""
+        shown = [*map(repr, first), *(f"{name}={value!r}" for name, value in options.items() if value is not None)]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a limit cannot be changed: create a new one instead of setting {name!r}")
 
