@@ -20,17 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
-from throttlekit._core.answer import (
-    WITHOUT_JOB,
-    Answer,
-    Caller,
-    Kept,
-    Look,
-    Position,
-    Reason,
-    Requester,
-    Waited,
-)
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Kept, Look, Position, Reason, Requester, Waited
 from throttlekit._core.claim import CLASS, CLASSES, StoreClaim
 from throttlekit._core.late import early_us, lateness_us
 from throttlekit._core.slowdown import Pace, Pause, charge_pace, pace_of, ready_after
@@ -167,18 +157,8 @@ def decide(
     granted = reason is Reason.ALLOWED
     more, looked = _wake_all(looks, now_us, requester, bell, requester.free + (0 if granted else 1), granted=granted)
     wakes = tuple(sorted((*own, *more), key=lambda each: each[0]))
-    answer = Answer(
-        reason,
-        binding,
-        now_us,
-        retry_us,
-        _uses(looks, now_us),
-        kept,
-        wakes,
-        looked,
-        positions,
-        waited=waited if waited.denials else None,
-    )
+    uses, known = _uses(looks, now_us), waited if waited.denials else None
+    answer = Answer(reason, binding, now_us, retry_us, uses, kept, wakes, looked, positions, waited=known)
     return answer, [_state_to_store(each) for each in looks]
 
 

@@ -37,18 +37,6 @@ class LocalQuota:
         left: The number of units that were charged, but not spent. They are lost at `until_us`.
     """
 
-    __slots__ = (
-        "_asked_us",
-        "_lease",
-        "_plain_until_us",
-        "_room",
-        "_size",
-        "_taking_until_us",
-        "_used",
-        "left",
-        "until_us",
-    )
-
     def __init__(self, lease: PrefetchQuota) -> None:
         self._lease = lease
         self.left = self.until_us = 0

@@ -49,21 +49,20 @@ def plain(
         "show_key": limit.show_key,
         "prefetch": limit.prefetch,
         "prefetch_for": limit.prefetch_for,
+        "declared": limit.declared and _plain_rate(limit.declared),
     }
     return {
         "algorithm": limit.algorithm,
         "name": limit.name,
-        "rate": [limit.amount, limit.period_us],
+        **_plain_rate(limit),
         "key": key,
         "cost": cost,
         **{name: value for name, value in options.items() if value is not None and value != _LEFT_OUT.get(name)},
-        **limit.own_options(),
-        **({} if limit.declared is None else {"declared": _plain_declared(limit.declared)}),
     }
 
 
-def _plain_declared(limit: Limit) -> dict[str, Any]:
-    """Return the data of the declared limit, if live control has set the rate: only values that may differ."""
+def _plain_rate(limit: Limit) -> dict[str, Any]:
+    """Return the part of the data that live control may change."""
     return {"rate": [limit.amount, limit.period_us], **limit.own_options()}
 
 

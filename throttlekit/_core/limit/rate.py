@@ -26,18 +26,17 @@ YEAR_US = LONGEST_PERIOD_US
 
 _LARGEST_AMOUNT = 10**12 - 1
 
-_UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": WEEK_US}
-_UNITS = dict(_UNIT_US)
-for _short, _words in {
-    "s": ("sec", "second", "seconds"),
-    "m": ("min", "minute", "minutes"),
-    "h": ("hour", "hours"),
-    "d": ("day", "days"),
-    "w": ("week", "weeks"),
-}.items():
-    for _word in _words:
-        _UNITS[_word] = _UNIT_US[_short]
-
+_UNITS = {
+    word: period_us
+    for words, period_us in (
+        ("s sec second seconds", 1_000_000),
+        ("m min minute minutes", 60_000_000),
+        ("h hour hours", 3_600_000_000),
+        ("d day days", 86_400_000_000),
+        ("w week weeks", WEEK_US),
+    )
+    for word in words.split()
+}
 _OF_CALENDAR = {"month": MONTH_US, "year": YEAR_US}
 
 _RATE = re.compile(r"\s*([0-9]{1,12})\s*(?:/|\bper\b)\s*([0-9]{1,9})?\s*([A-Za-z]+)\s*", re.ASCII)

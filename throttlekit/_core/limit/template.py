@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from throttlekit._core.job import Job
+from throttlekit._core.number import is_whole
 from throttlekit.errors import ConfigurationError
 
 __all__ = [
@@ -167,7 +168,7 @@ def check_units(cost: object) -> None:
     Raises:
         ConfigurationError: *cost* is not a whole number of at least 0.
     """
-    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0 or cost.bit_length() > _LARGEST_BITS:
+    if not is_whole(cost, 0) or cost.bit_length() > _LARGEST_BITS:
         what = safe_repr(cost) if isinstance(cost, (int, float)) else type(cost).__name__
         raise ConfigurationError(f"a cost must be a whole number of at least 0, not {what}")
 
