@@ -190,7 +190,8 @@ end
 local waited, paused = false, false
 for i, c in ipairs(claims) do
   local was = c.record_was
-  paused = paused or (was.paused or 0) - max(0, (was.from or 0) - now) > now  -- a pause by a clock that was ahead begins now
+  -- If a clock that was ahead wrote the pause, the pause begins now.
+  paused = paused or (was.paused or 0) - max(0, (was.from or 0) - now) > now
   local e = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
   c.entry, waited = e, waited or e ~= nil
   if e then

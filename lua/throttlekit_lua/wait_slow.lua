@@ -4,10 +4,10 @@
   explains the formula. Runs after waitlist.lua.
 
   KEYS     of each claim, of one unit: see decide.lua
-  ARGV     [1] now; the claims, as in decide.lua; then for each claim 4 arguments:
-           "fall", the time at which the refused job was admitted or "", the span in microseconds, and the floor in
-           millionths; or "remaining", the units that remain, the time until the reset in microseconds, and ""; or, for
-           slots that adapt, "drop", the time at which the failed job was admitted or "", "" and ""
+  ARGV     [1] now; the claims, as in decide.lua; then for each claim 4 arguments: "fall", the time at which the refused
+           job was admitted or "", the span in microseconds, and the floor in millionths; or "remaining", the units that
+           remain, the time until the reset in microseconds, and ""; or, for slots that adapt, "drop", the time at which
+           the failed job was admitted or "", "" and ""
 ]]
 local function not_slow()
   local slow = {top = ONE, span = 1, floor = ONE}

@@ -41,13 +41,13 @@ local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber
 
 local function open_list(c)
   local was = c.record_was
-  local epoch, slow = was.epoch, was.slow
   -- This constructor has all fields, because a table that grows field by field is copied several times.
   local list = {
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
-    epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was.from or 0) + 0,
+    epoch = was.epoch or '', slow = was.slow and slow_in(was.slow) or nil, from = (was.from or 0) + 0,
     paused = (was.paused or 0) + 0, emptied = (was.emptied or 0) + 0, n = (was.n or 0) + 0, v = (was.v or 1) + 0,
-    look = (was.look or 0) + 0, renewed = (was.renewed or 0) + 0, retry = (was.retry or 0) + 0, held = nil, dropped = false, window = 1, head = nil, skipped = nil, skips_late = false,
+    look = (was.look or 0) + 0, renewed = (was.renewed or 0) + 0, retry = (was.retry or 0) + 0,
+    held = nil, dropped = false, window = 1, head = nil, skipped = nil, skips_late = false,
   }
   if c.requester ~= '' then list.owned[c.requester] = {name = c.requester, free = tonumber(was.free), was = was.free} end
   c.list = list

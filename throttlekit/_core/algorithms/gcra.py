@@ -112,8 +112,10 @@ class GcraAlgorithm(Algorithm):
         Keep the units of the bucket, at most its burst, or its debt. If the bucket seems to be below empty only because
         a clock stepped back, it counts as empty.
         """
-        own, of = self.measure, self.measure if state is None else state.measure or self.home
-        if state is None or of == own:
+        if state is None:
+            return None
+        own, of = self.measure, state.measure or self.home
+        if of == own:
             return state
         left_us = max(-state.debt_us, of.capacity_us - max(0, state.at_us - now_us))
         in_own = float(left_us) * own.numerator / of.numerator * of.denominator / own.denominator
