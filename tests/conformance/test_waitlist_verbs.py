@@ -194,7 +194,7 @@ def test_a_reset_limit_is_unused_and_its_list_is_empty(store: Any) -> None:
     claim = _claim(SLOW)
     _let_two_jobs_wait(store, claim)
     store.pause([claim], 3600 * SECOND, NOW_US)
-    store.reset(claim.names)
+    store.reset([claim.bucket])
     assert store.where([claim], "one", NOW_US) is None
     assert _decide(store, "new", claim).reason is Reason.ALLOWED
 

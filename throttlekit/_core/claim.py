@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.storage_keys import wait_names
 
 __all__ = ["CLASS", "CLASSES", "UNIT", "StoreClaim"]
 
@@ -40,8 +39,3 @@ class StoreClaim:
     tenant: str = ""
     step: int = 0
     lead: int = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names of the limit's state: the bucket, and the keys of its waitlist."""
-        return self.bucket, *wait_names(self.bucket)
