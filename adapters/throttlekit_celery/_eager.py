@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from throttlekit_celery._options import TaskLimits
 __all__ = ["make_eager_wait"]
 
 _log = logging.getLogger("throttlekit.celery")
-_LEAST = 0.01
+_LEAST, _CHECK_EVERY = 0.01, 0.5
 
 
 def make_eager_wait(limiter: Limiter, limits: TaskLimits) -> Callable[[Any], None]:
@@ -48,9 +49,9 @@ class _EagerTask:
         waits = Waiting(throttling.limiter.waker, self.woken.set)
         try:
             if outcome is not None:
-                self._wait(outcome)
+                self._wait(outcome, throttling.limiter)
             while not isinstance(outcome := throttling.admit(self, waits), Run):
-                self._wait(outcome)
+                self._wait(outcome, throttling.limiter)
         except BaseException:  # also an interrupt, such as the time limit of the task that calls this one
             throttling.leave(self, waits)
             raise
@@ -62,9 +63,11 @@ class _EagerTask:
     def _start_again(self, throttling: Throttling[_EagerTask], run: Run, error: RateLimited) -> None:
         self.start(throttling, throttling.rate_limited(run, error, release=partial(end, error)))
 
-    def _wait(self, outcome: Outcome) -> None:
+    def _wait(self, outcome: Outcome, limiter: Limiter) -> None:
         if isinstance(outcome, Deferred):
-            self.woken.wait()
+            while not self.woken.wait(_CHECK_EVERY):
+                with suppress(RuntimeError):  # the waker's thread could not start before
+                    limiter.waker.begin()
             self.woken.clear()
         elif isinstance(outcome, Failed):
             if outcome.decision is None:

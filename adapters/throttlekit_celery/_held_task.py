@@ -43,6 +43,7 @@ class HeldTask:
             after a 429, this time is later than the receipt.
         raised: Whether the prefetch count is one higher because of this task.
         stays_until: The time before which the task is not put back into its queue, because the last copy failed.
+        check_failed: Whether the last check of the held task failed.
     """
 
     consumer: Any
@@ -55,6 +56,7 @@ class HeldTask:
     state: State = State.RESERVED
     raised: bool = False
     stays_until: float = 0.0
+    check_failed: bool = False
 
     @property
     def id(self) -> str:

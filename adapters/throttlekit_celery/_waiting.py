@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -32,7 +31,10 @@ _log = logging.getLogger("throttlekit.celery")
 _CHECK_EVERY, _FREED_WITHIN = 0.5, 0.01
 """The seconds between checks of held tasks, and between checks of a pool that was full."""
 _MOST_AT_ONCE = 100
-"""The number of tasks that one check, which blocks the worker's loop, may end or put back before the next check."""
+"""
+The number of tasks that one check, which blocks the worker's loop, may end or put back before the next check. After as
+many errors, the other tasks are checked later.
+"""
 
 _UNLIMITED = 65_535  # kombu treats a higher prefetch count as unlimited
 
@@ -210,21 +212,27 @@ class HeldTasks:
                 self.waker.report_free()
             now = time.monotonic()
             if now - self._checked_at >= _CHECK_EVERY:
-                self._checked_at = now
-                if sum(islice((1 for task in self if self._check_one(task)), _MOST_AT_ONCE)) == _MOST_AT_ONCE:
-                    self._checked_at = 0.0
+                self._checked_at = 0.0 if self._check_some() else now
                 if self._window > 2 * (self.consumer.initial_prefetch_count + len(self._tasks)):
                     self._fit_window()
         finally:
             if self._tasks:
                 self._check_later()
 
-    def _check_one(self, held: HeldTask) -> bool:
-        try:
-            return self._check(held)
-        except Exception:
-            _log.exception("Task %s could not be checked; it is checked again.", held.request.id)
-            return False
+    def _check_some(self) -> bool:
+        """Check the held tasks, at last those that failed. Return whether to continue soon, because many have ended."""
+        ended = failed = 0
+        for held in sorted(self, key=lambda held: held.check_failed):
+            try:
+                ended += self._check(held)
+                held.check_failed = False
+            except Exception:
+                _log.exception("Task %s could not be checked; it is checked again.", held.request.id)
+                held.check_failed = True
+                failed += 1
+            if _MOST_AT_ONCE in (ended, failed):
+                break
+        return ended == _MOST_AT_ONCE
 
     # Called in any thread
 

@@ -158,7 +158,13 @@ class Hold:
             raise ConfigurationError(f"this would stop the event loop of this thread: {remedy}")
 
     def _request(self, wake: Callable[[], object]) -> Decision:
-        """Send one request. If the limits deny it, *wake* is called in another thread when it is time to retry."""
+        """
+        Send one request. If the limits deny it, *wake* is called in another thread when it is time to retry.
+
+        Raises:
+            WaitedTooLong: The `queue=` of a limit is full.
+            RuntimeError: No thread can start.
+        """
         if self._running is not None or self._gave_up:
             raise ConfigurationError(_IN_USE)
         limits, job, key, cost, _, _ = self._call
@@ -168,6 +174,8 @@ class Hold:
             raise _waited_too_long(decision)
         if decision.allowed:
             self._limiter.waker.done(self._id)
+        else:
+            self._limiter.waker.begin()  # an error: without the waker's thread, the caller would wait forever
         return decision
 
     def _leave(self) -> None:

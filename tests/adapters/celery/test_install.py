@@ -13,6 +13,7 @@ from celery import Celery
 
 from support.servers.stores import Recording
 from throttlekit import ConfigurationError, LeakyBucket, Limiter, TokenBucket
+from throttlekit.adapter import Waker
 from throttlekit_celery import install
 from throttlekit_celery._options import TaskLimits
 
@@ -202,6 +203,30 @@ def test_eager_tasks_ignore_limits_or_wait_in_place(make_app: Callable[..., Cele
     assert store.grants == (4 if eager == "wait" else 0)
     if eager == "wait":
         assert time.monotonic() - began > 0.14, "the limit alone delays by 0.15 s"
+
+
+def test_an_eager_task_is_woken_although_no_thread_could_start_at_first(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a limit on threads, for example, an eager task tries again to start the thread that wakes it."""
+    begin, fails = Waker.begin, [True, True]
+
+    def fail_at_first(waker: Waker[Any]) -> None:
+        if fails:
+            fails.pop()
+            raise RuntimeError("can't start new thread")
+        begin(waker)
+
+    monkeypatch.setattr(Waker, "begin", fail_at_first)
+    app = make_app(task_always_eager=True)
+    install(app, Limiter("memory://"), eager="wait")
+
+    @app.task(shared=False, throttle=TokenBucket("slow", "20/s", burst=1))
+    def job(number: int) -> int:
+        return number
+
+    assert [job.delay(n).get() for n in range(2)] == [0, 1]
+    assert not fails
 
 
 def test_an_eager_task_waits_if_the_queue_is_full(make_app: Callable[..., Celery]) -> None:

@@ -120,6 +120,30 @@ def test_the_prefetch_count_is_one_higher_for_each_task_up_to_max_held(make: Any
     assert consumer.qos.value == 4
 
 
+def test_tasks_that_cannot_be_checked_delay_no_other_check(make: Any) -> None:
+    """One check ends after 100 errors, and the next one begins with the other tasks."""
+    consumer, checked = Consumer(), list[int]()
+    tasks = make(consumer, max_held=1000)
+    fails = {str(number) for number in range(0, 1000, 2)}
+
+    def check(held: HeldTask) -> bool:
+        checked.append(int(held.request.id))
+        if held.request.id in fails:
+            raise OSError("the result backend is away")
+        return False
+
+    tasks._check = check
+    for number in range(1000):
+        tasks.hold(received(consumer, number), 5.0)
+    for _ in range(5):
+        consumer.turn()
+        errors = sum(number % 2 == 0 for number in checked)
+        assert errors <= 100
+        tasks._checked_at = 0.0
+        first, checked[:] = {*checked}, []
+    assert {each for each in first if each % 2} == {*range(1, 1000, 2)}
+
+
 def test_a_task_that_is_woken_before_it_is_held_starts_once(make: Any) -> None:
     """The waker has its own thread, and can be faster than the worker's thread."""
     consumer = Consumer()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.servers.away import Away
 from support.servers.stores import Passing
 from support.waiting import wait_until
 from throttlekit import (
@@ -32,6 +33,7 @@ from throttlekit import (
 from throttlekit._core.answer import Answer
 from throttlekit._engine.call import Call
 from throttlekit._engine.hold import Hold
+from throttlekit._engine.waker import Waker
 from throttlekit.errors import StoreUnavailable, WaitedTooLong
 from throttlekit.stores import MemoryStore
 
@@ -186,7 +188,7 @@ def test_full_queue_refuses_at_once(limiter: Limiter) -> None:
 def test_hold_waits_for_an_unavailable_store() -> None:
     """`hold` waits as long as necessary, or until its timeout."""
 
-    class Away(Passing):
+    class Unreliable(Passing):
         def __init__(self) -> None:
             self.inner, self.fails = MemoryStore(), 1
 
@@ -196,13 +198,34 @@ def test_hold_waits_for_an_unavailable_store() -> None:
                 raise StoreUnavailable("away", part=None)
             return super().decide(claims, requester, now_us, attempt=attempt)
 
-    store = Away()
+    store = Unreliable()
     limiter = Limiter(store)
     with limiter.hold(ONE):
         assert free(limiter) == 0
     store.fails = 10**6
     with pytest.raises(WaitedTooLong, match="store unavailable"), limiter.hold(ONE, timeout=0.1):
         raise AssertionError("never entered")
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_hold_raises_if_no_thread_can_start(in_loop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the store is unavailable, a caller needs the waker's thread: without it, it would wait forever."""
+
+    def fail(waker: Waker[Any]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def wait() -> None:
+        hold = limiter.hold(ONE, timeout=60)
+        if in_loop:
+            asyncio.run(hold.wait_for_grant_async())
+        else:
+            hold.wait_for_grant()
+
+    limiter = Limiter(Away())
+    monkeypatch.setattr(Waker, "begin", fail)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        wait()
+    assert len(limiter.waker) == 0
 
 
 def test_key_and_tier_come_from_the_job(limiter: Limiter) -> None:
