@@ -11,7 +11,7 @@ import pytest
 
 from support.markdown import Page
 from throttlekit import Job, Limiter, RateLimited, TokenBucket, WaitedTooLong
-from throttlekit._engine.plugins import DeferralLog, RateLimitLog
+from throttlekit._engine.plugins import EventLog
 from throttlekit.hookspecs import Deferred, RateLimitReceived
 
 PARTNER = TokenBucket("partner", "1/minute", burst=1, key="{customer}")
@@ -34,10 +34,10 @@ def records(caplog: pytest.LogCaptureFixture) -> dict[str, list[logging.LogRecor
     denied = limiter.acquire(PARTNER, key="jane")
     found = dict[str, list[logging.LogRecord]]()
     with caplog.at_level(logging.DEBUG, "throttlekit"):
-        DeferralLog().throttlekit_deferred(Deferred(JOB, denied))
+        EventLog().throttlekit_deferred(Deferred(JOB, denied))
         found["deferral"] = caplog.records[:]
         caplog.clear()
-        RateLimitLog().throttlekit_rate_limited(RateLimitReceived(JOB, PARTNER, 30.0, "jane"))
+        EventLog().throttlekit_rate_limited(RateLimitReceived(JOB, PARTNER, 30.0, "jane"))
         found["429"] = caplog.records[:]
     return found
 

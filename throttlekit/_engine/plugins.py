@@ -30,11 +30,7 @@ from throttlekit.stores.memory import MemoryStore
 __all__ = [
     "DEFAULT_STORE",
     "BuiltInStores",
-    "DeferralLog",
-    "RateLimitLog",
-    "ShadowLog",
-    "SlotLostLog",
-    "UnchargedLog",
+    "EventLog",
     "plugin_manager",
     "store_from",
     "store_of",
@@ -64,8 +60,8 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
         raise ConfigurationError(f"plugins= takes a list, not {type(plugins).__name__}: {_GIVE_A_LIST}")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    for built_in in (BuiltInStores, DeferralLog, UnchargedLog, SlotLostLog, ShadowLog, RateLimitLog):
-        manager.register(built_in())
+    manager.register(BuiltInStores())
+    manager.register(EventLog())
     try:
         manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         for plugin in plugins:
@@ -197,28 +193,26 @@ class BuiltInStores:
         return None
 
 
-class DeferralLog:
+class EventLog:
     """
-    Logs each deferred job at DEBUG. At INFO, it logs one deferred job and the number of the others, once per limit per
-    *every* seconds.
-
-    The first deferral of a limit is logged at once, so that the log shows why a queue waits.
+    Logs why jobs wait, and what else an operator should know: for each limit, at most one line of each kind in a while.
 
     Args:
+        clock: Returns the time in seconds, from any beginning.
         wall: Returns the time for log lines, in seconds since 1970.
     """
 
-    def __init__(
-        self,
-        every: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._deferrals = CountedEvery(every, clock)
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+        self._deferrals, self._uncharged, self._shadowed = (CountedEvery(30.0, clock) for _ in range(3))
+        self._received_429s = CountedEvery(1.0, clock)  # a partner may respond 429 continuously
         self._wall = wall
 
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
+        """
+        Log each deferred job at DEBUG. At INFO, log one deferred job and the number of the others, once per limit per
+        30 seconds. The first deferral of a limit is logged at once, so that the log shows why a queue waits.
+        """
         decision = event.decision
         limit, delay, reason = decision.limit.name, decision.delay, decision.reason
         if _log.isEnabledFor(logging.DEBUG):
@@ -249,19 +243,13 @@ class DeferralLog:
                 extra=_fields(event),
             )
 
-
-class UnchargedLog:
-    """Logs a warning, once per limit per 30 seconds, that jobs run uncharged while the store does not answer."""
-
-    def __init__(self) -> None:
-        self._failures = CountedEvery()
-
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
+        """Log a warning, once per limit per 30 seconds, that jobs run uncharged while the store does not answer."""
         if not event.decision.allowed:
             return
         for limit in event.limits:
-            if limit.on_store_failure == "open" and self._failures.one_more(limit.name):
+            if limit.on_store_failure == "open" and self._uncharged.one_more(limit.name):
                 _log.warning(
                     "Limit %r lets jobs run uncharged: the store gives no answer (%s), and its on_store_failure "
                     'is "open".',
@@ -269,44 +257,26 @@ class UnchargedLog:
                     event.error,
                 )
 
-
-class SlotLostLog:
-    """Logs a warning for each slot that a job lost while it ran, because one job more than the limit allows may run."""
-
     @hookimpl
     def throttlekit_slot_lost(self, event: SlotLost) -> None:
+        """Log a warning for each slot that a job lost while it ran: one job more than the limit allows may run."""
         _log.warning(
             "A job lost its slot of limit %r while it runs: its lease could not be renewed in time.",
             event.limit.name,
         )
 
-
-class ShadowLog:
-    """Logs at INFO, once per limit per 30 seconds, how many jobs a limit in shadow mode would have denied."""
-
-    def __init__(self) -> None:
-        self._deferrals = CountedEvery()
-
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
+        """Log at INFO, once per limit per 30 seconds, how many jobs a limit in shadow mode would have denied."""
         limit = event.decision.limit.name
-        if (count := self._deferrals.one_more(limit)) and _logs_summary(limit):
+        if (count := self._shadowed.one_more(limit)) and _logs_summary(limit):
             _log.info("Limit %r, in shadow mode, would have held back %d jobs since the last such line.", limit, count)
-
-
-class RateLimitLog:
-    """
-    Logs a warning for a 429 that pauses a limit, at most once per limit per second, with the number of the other 429s,
-    because a partner may respond 429 continuously.
-    """
-
-    def __init__(self) -> None:
-        self._received = CountedEvery(1.0)
 
     @hookimpl
     def throttlekit_rate_limited(self, event: RateLimitReceived) -> None:
+        """Log a warning for a 429 that pauses a limit, once per limit per second, with the number of other 429s."""
         limit = event.limit
-        if count := self._received.one_more(limit.name):
+        if count := self._received_429s.one_more(limit.name):
             where = "this process" if limit.scope == "process" else "the whole fleet"
             _log.warning(
                 "Limit %r: downstream said 429: paused for %s s in %s (job %s%s).%s",

@@ -13,6 +13,7 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 __all__ = ["CountedEvery", "Every", "is_first_in_fleet", "once_in_fleet"]
 
 _NEVER = float("-inf"), 0
+_MOST_NAMES = 10_000
 _FIRST: ContextVar[Callable[[str], bool] | None] = ContextVar("throttlekit_first_in_fleet", default=None)
 
 
@@ -58,7 +59,10 @@ class Every:
 
 
 class CountedEvery:
-    """Counts events by name. The first event is reported at once, and later counts once in *every* seconds."""
+    """
+    Counts events by name. The first event is reported at once, and later counts once in *every* seconds. Of more than
+    10 000 names, those without an event for the longest time are forgotten.
+    """
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._every = every
@@ -71,7 +75,9 @@ class CountedEvery:
         """Count an event of *name*. Return the events since the last report, or 0 if no report is due."""
         now = self._clock()
         with self._lock:
-            last, count = self._counts.get(name, _NEVER)
+            last, count = self._counts.pop(name, _NEVER)  # the name moves to the end
             due = now - last >= self._every
             self._counts[name] = (now, 0) if due else (last, count + 1)
+            if len(self._counts) > _MOST_NAMES:
+                del self._counts[next(iter(self._counts))]
         return count + 1 if due else 0

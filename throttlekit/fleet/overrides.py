@@ -16,7 +16,7 @@ from throttlekit._core.limit.change import change_rate, scale_rate
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver
-from throttlekit._util.log_limiter import Every
+from throttlekit._util.log_limiter import CountedEvery, Every
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 from throttlekit.fleet.rule_follower import RuleFollower
 from throttlekit.fleet.rules import Rule, Rules, thousandths
@@ -65,8 +65,9 @@ class Overrides:
     def __init__(self, follower: RuleFollower) -> None:
         self._follower = follower
         self._made: dict[tuple[str, str | None], tuple[Limit, Rule | None, Rule | None, Limit]] = {}
-        self._ignored_logs: dict[str, Every] = {}
+        self._ignored_log = CountedEvery()
         self._denied_log = Every()
+        follower.add_listener(self._forget_made)
 
     @property
     def rules(self) -> dict[str, Rules]:
@@ -208,8 +209,12 @@ class Overrides:
             self._made[limit.name, limit.of_tier] = limit, rule, scale, new
         return new
 
+    def _forget_made(self) -> None:
+        """Drop the limits of rules that have ended."""
+        self._made = {}
+
     def _log_ignored(self, name: str, rule: Rule, why: str) -> None:
-        if self._ignored_logs.setdefault(name, Every()).due():
+        if self._ignored_log.one_more(name):
             stays, what = "as it was declared", f"the rate {safe_repr(rule.rate)}"
             if rule.what == "scale":
                 stays, what = "as it is", f"the factor {rule.factor:g}"

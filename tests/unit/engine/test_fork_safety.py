@@ -16,7 +16,7 @@ import pytest
 import throttlekit_lua
 from support.servers.processes import Cluster
 from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._engine.plugins import DeferralLog
+from throttlekit._engine.plugins import EventLog
 from throttlekit._util import fork_safety
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._wiring import wiring_of
@@ -67,7 +67,7 @@ def held_by_another_thread(lock: AbstractContextManager[object]) -> Iterator[Non
 
 def test_deferrals_are_logged_in_a_child() -> None:
     """A deferral is logged in a child that was forked while another thread logged one."""
-    log, limiter = DeferralLog(), Limiter()
+    log, limiter = EventLog(), Limiter()
     limiter.acquire(LIMIT)
     event = Deferred(Job(), limiter.peek(LIMIT))
 

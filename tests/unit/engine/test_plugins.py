@@ -14,7 +14,7 @@ import pytest
 from support.hearing import Deferrals
 from throttlekit import ConfigurationError, Job, Limiter, TokenBucket, hookimpl
 from throttlekit._core.storage_keys import digest_of_key
-from throttlekit._engine.plugins import DeferralLog
+from throttlekit._engine.plugins import EventLog
 from throttlekit.adapter import once_in_fleet
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore
@@ -164,7 +164,7 @@ def test_plugin_that_fails_does_not_reach_the_job(caplog: pytest.LogCaptureFixtu
 def test_deferrals_are_logged_sparingly(caplog: pytest.LogCaptureFixture) -> None:
     """Each deferral is logged at DEBUG; at INFO only the first of a limit, and a summary every 30 seconds."""
     now = [0.0]
-    log = DeferralLog(every=30, clock=lambda: now[0], wall=lambda: 1_000_000.0)
+    log = EventLog(clock=lambda: now[0], wall=lambda: 1_000_000.0)
     limiter = Limiter()
     limiter.acquire(LIMIT)
     event = Deferred(Job(id="a", name="send"), limiter.acquire(LIMIT, job=Job()))
@@ -181,7 +181,7 @@ def test_deferrals_are_logged_sparingly(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_line_about_a_deferral_has_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
     """The fields are for structlog and JSON logs. The key is not among them."""
-    log, limiter = DeferralLog(), Limiter()
+    log, limiter = EventLog(), Limiter()
     limiter.acquire(LIMIT)
     event = Deferred(Job(id="j"), replace(limiter.acquire(LIMIT, job=Job()), deferrals=2, waited=1.5))
     with caplog.at_level(logging.DEBUG, "throttlekit"):
@@ -208,7 +208,7 @@ def test_a_line_has_the_name_of_a_key_only_if_the_limit_shows_it(
     for _ in range(2):
         decision = limiter.acquire(limit, key="jane")
     with caplog.at_level(logging.INFO, "throttlekit"):
-        DeferralLog().throttlekit_deferred(Deferred(Job(id="j"), decision))
+        EventLog().throttlekit_deferred(Deferred(Job(id="j"), decision))
     assert f"job j of key {shown} waits" in caplog.text
 
 
@@ -222,7 +222,7 @@ def test_a_summary_is_logged_once_for_a_fleet(
     event = Deferred(Job(), limiter.peek(LIMIT))
     with caplog.at_level(level, "throttlekit"):
         with once_in_fleet(lambda limit: bool(first.append(limit))):
-            DeferralLog().throttlekit_deferred(event)
+            EventLog().throttlekit_deferred(event)
         assert (first, caplog.messages) == (expected, [])
-        DeferralLog().throttlekit_deferred(event)
+        EventLog().throttlekit_deferred(event)
     assert len(caplog.messages) == len(expected)
