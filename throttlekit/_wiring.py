@@ -11,27 +11,29 @@ from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim, ClaimResolver, Decider
+from throttlekit._engine.claims import Claim, ClaimResolver
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
 from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of, with_groups
-from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
+from throttlekit._engine.prefetch import Prefetcher
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.relay import Relay
 from throttlekit._engine.room import AHEAD_US
 from throttlekit._engine.running import slowing_of
-from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
+from throttlekit._engine.stores import Stores
 from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every
 from throttlekit._util.threads import Threads
 from throttlekit.errors import StoreUnavailable
+from throttlekit.hookspecs import SlotLost
 from throttlekit.stores.base import Slowing, Store, is_same_address
 from throttlekit.stores.breaker import CircuitBreaker
 from throttlekit.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from throttlekit.fleet.fleet import Fleet
+    from throttlekit.fleet.override_layer import OverrideLayer
 
 __all__ = ["NO_CLIENT", "Wired", "Wiring", "wiring_of"]
 
@@ -50,18 +52,14 @@ class Wiring:
     Attributes:
         stores: The stores that hold the counts: the store of the fleet, and the memory of this process.
         pipeline: The layer that decides a call with the store.
-        decider: The top layer, which decides every call or passes it down to the pipeline.
-        prefetcher: The layer that keeps prefetched units.
-        prefetched: The layer that decides calls from prefetched units.
-        peek_all: A function that decides many peeks together; see `Pipeline.peek_all`.
+        decider: The layer that decides every call: the pipeline, or the layer of live control above it.
+        prefetcher: The object that keeps prefetched units.
     """
 
     stores: Stores
     pipeline: Pipeline
-    decider: Decider
+    decider: Pipeline | OverrideLayer
     prefetcher: Prefetcher
-    prefetched: PrefetchedCalls
-    peek_all: Callable[[Sequence[Call]], list[Decision | Exception]]
 
 
 def _call(_: str, wake: Callable[[], object]) -> object:
@@ -93,25 +91,17 @@ class Wired:
         self._wiring = self._stack(counted)
 
     def _stack(self, stores: Stores) -> Wiring:
-        """Stack the layers, the lowest first. Only a limiter with a shared store has the layer of live control."""
-        prefetcher = Prefetcher(SharedLayer(stores))
-        layer = InProcessLayer(stores, prefetcher)
-        if stores.shared.shared:
-            from throttlekit.fleet.fleet import Fleet  # costly to import, and a limiter in memory does not need it
+        """Stack the layers. Only a limiter with a shared store has the layer of live control."""
+        prefetcher = Prefetcher(stores)
+        pipeline = Pipeline(stores, self._resolver, self.events, prefetcher)
+        if not stores.shared.shared:
+            return Wiring(stores, pipeline, pipeline, prefetcher)
+        from throttlekit.fleet.fleet import Fleet  # costly to import, and a limiter in memory does not need it
+        from throttlekit.fleet.override_layer import OverrideLayer
 
-            self.fleet = Fleet(stores.shared, self, prefetcher.take_grants)
-            self._resolver.weight_of = self.fleet.overrides.weight_of
-        count = None if self.fleet is None else self.fleet.count
-        pipeline = Pipeline(stores, layer, self._resolver, self.events, count)
-        prefetched = PrefetchedCalls(prefetcher, self.events, pipeline)
-        decider: Decider = prefetched
-        peek_all = pipeline.peek_all
-        if self.fleet is not None:
-            from throttlekit.fleet.override_layer import OverrideLayer
-
-            decider = overridden = OverrideLayer(self.fleet, pipeline, prefetched)
-            peek_all = overridden.peek_all
-        return Wiring(stores, pipeline, decider, prefetcher, prefetched, peek_all)
+        self.fleet = fleet = Fleet(stores.shared, self, prefetcher.take_grants)
+        self._resolver.weight_of, pipeline.count = fleet.overrides.weight_of, fleet.count
+        return Wiring(stores, pipeline, OverrideLayer(fleet, pipeline), prefetcher)
 
     @property
     def waker(self) -> Waker[Callable[[], object]]:
@@ -174,7 +164,7 @@ class Wired:
 
         def lost(limit: Limit) -> None:
             on_lost()
-            self.events.slot_lost(decision, limit)
+            self.events.slot_lost.emit(SlotLost(decision, limit))
 
         self._leases.keep(decision, lost)
 
@@ -206,13 +196,6 @@ class Wired:
         """
         call = call._replace(limits=self.in_force(call.limits, call.real_job), cost=0 if call.cost == 0 else 1)
         return self._resolver.resolve(call, remember=False)
-
-    def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
-        """
-        For adapters: return the decision of each of *calls*, all of which are peeks, in one round trip if the store
-        can. If a call fails, its error is returned instead.
-        """
-        return self._wiring.peek_all(calls) if calls else []
 
     def release_all(self, held: Sequence[Charged], *, ran: bool, done: bool = False) -> None:
         """

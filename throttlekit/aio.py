@@ -20,7 +20,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.spelling import checks_spelling
 from throttlekit._engine.call import PLAIN_DELIVERY, Call, Delivery
 from throttlekit._engine.claims import Attempt, decision_from
-from throttlekit._engine.pipeline import begins_in, peek_decision
+from throttlekit._engine.pipeline import begins_in, peek_decision, units_of
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
 from throttlekit._engine.up_to import UpTo
@@ -33,7 +33,6 @@ from throttlekit.stores.base import Store
 __all__ = ["AsyncLimiter"]
 
 _LARGEST_BATCH = 64
-_T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Awaitable[object]])
 
 
@@ -76,6 +75,7 @@ class AsyncLimiter:
             self._limiter = store
         else:
             self._limiter = Limiter(store, client=client, plugins=plugins, stores=stores)
+        self._in_thread = self._limiter.threads.run_to_end
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()
 
     @property
@@ -92,12 +92,12 @@ class AsyncLimiter:
         delivery: Delivery = PLAIN_DELIVERY,
     ) -> Decision:
         """Like `Limiter.acquire`."""
-        call, wiring = Call(limits, job, key, cost, delivery), wiring_of(self._limiter)
+        call, pipeline = Call(limits, job, key, cost, delivery), wiring_of(self._limiter).pipeline
         if await self._has_overrides():
-            return await self._run_to_end(partial(wiring.decider.acquire, call))
-        if (spent := wiring.prefetched.spend(call)) is not None:
+            return await self._run_to_end(partial(wiring_of(self._limiter).decider.acquire, call))
+        if (spent := pipeline.spend(call)) is not None:
             return spent
-        attempt = wiring.pipeline.attempt(call)
+        attempt = pipeline.attempt(call)
         question = self._put(attempt)
         try:
             answer = await question.answered
@@ -105,12 +105,14 @@ class AsyncLimiter:
             await asyncio.shield(self._cancel(question))
             raise
         if isinstance(answer, StoreUnavailable):
-            without_store = partial(wiring.pipeline.without_store, attempt, answer)
+            without_store = partial(pipeline.without_store, attempt, answer)
             # In a thread, because other stores of a group may be called to record that the job waits for this one.
-            return without_store() if call.waits is None else await self._in_thread(without_store)
+            return without_store() if call.delivery.waits is None else await self._in_thread(without_store)
         if isinstance(answer, Exception):
             raise answer
-        decision = wiring.pipeline.conclude(attempt, answer)
+        decision = pipeline.conclude(attempt, answer)
+        if decision.reason == "waited too long":
+            await self._in_thread(partial(pipeline.leave, call, units_of(attempt)))
         if decision.allowed and (early := begins_in(answer)):
             try:
                 await asyncio.sleep(early)
@@ -296,13 +298,8 @@ class AsyncLimiter:
         claims, call = question.attempt.claims, question.attempt.call
         if isinstance(answer, Answer) and answer.allowed:
             await self._in_thread(partial(self._limiter.cancel, decision_from(answer, claims)))
-        if call.waits is not None:
-            leave = partial(call.waits.waker.leave, call.id, [each.claim for each in claims])
-            await self._in_thread(leave)
-
-    def _in_thread(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Schedule *function* in a thread at once. It runs to its end even if its caller is cancelled."""
-        return self._limiter.threads.run_to_end(function)
+        if call.delivery.waits is not None:
+            await self._in_thread(partial(wiring_of(self._limiter).pipeline.leave, call, units_of(question.attempt)))
 
 
 @dataclass(slots=True, eq=False)

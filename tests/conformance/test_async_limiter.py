@@ -15,9 +15,10 @@ import redis
 
 from support.servers.stores import Passing
 from support.threads import run_in_threads
-from throttlekit import AsyncLimiter, Concurrency, ConfigurationError, Job, Limit, Limiter, TokenBucket
+from throttlekit import AsyncLimiter, Concurrency, ConfigurationError, Delivery, Job, Limit, Limiter, TokenBucket
 from throttlekit._core.answer import Answer
 from throttlekit._core.storage_keys import bucket_name
+from throttlekit.adapter import Waiting
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.stores.redis import RedisStore
 
@@ -331,6 +332,33 @@ def test_one_limiter_serves_several_loops(redis_url: str) -> None:
 
     asyncio.run(last())
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("throttlekit_") and thread.daemon]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_the_end_of_a_wait_does_not_block_the_loop(is_held: bool) -> None:
+    """A job whose `max_wait` is over is removed from its waitlists in a thread."""
+    threads: list[int] = []
+
+    class Forgetting(Passing):
+        inner = MemoryStore()
+
+        def forget(self, *args: Any, **options: Any) -> None:
+            threads.append(threading.get_ident())
+            self.inner.forget(*args, **options)
+
+    plain = Limiter(Forgetting())
+
+    async def end() -> None:
+        limiter = AsyncLimiter(plain)
+        await limiter.acquire(LIMIT, cost=40)
+        waits = Waiting(plain.waker, lambda: None) if is_held else None
+        decision = await limiter.acquire(LIMIT, job=JOB, delivery=Delivery(max_wait=0, waits=waits))
+        assert decision.reason == "waited too long"
+
+    asyncio.run(end())
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+    plain.close()
 
 
 def test_async_limiter_of_a_limiter_counts_with_it() -> None:

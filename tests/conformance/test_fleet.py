@@ -26,6 +26,7 @@ from throttlekit import (
 from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit._engine.leases import _lease
+from throttlekit.adapter import Run
 from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
@@ -204,9 +205,8 @@ def test_429s_from_the_partner_are_counted(limiter: Limiter, store: RedisStore, 
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     assert not client.exists(DOWNSTREAM_429S)
     for number in range(3):
-        deny_after_429(
-            limiter, RateLimited(0.1), [bucket, slots], job=_job(number), delivery=Delivery(), release=lambda: None
-        )
+        run = Run(_job(number), (bucket, slots), None, Delivery())
+        deny_after_429(limiter, run, RateLimited(0.1), release=lambda: None)
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     assert {id: sum(counts.values()) for id, counts in look(store).partner_429s.items()} == {

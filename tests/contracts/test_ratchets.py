@@ -27,7 +27,7 @@ WAITING_MODULES = [
     "throttlekit.stores.bells",
     "throttlekit.stores.parts",
 ]
-MAX_CALLS, MAX_FILES = 88, 33
+MAX_CALLS, MAX_FILES = 87, 32
 MAX_CONSTANTS = 34
 MAX_LUA_LINES = 2_202
 _PACKAGES = {"throttlekit", "throttlekit_dramatiq", "throttlekit_lua"}

@@ -16,7 +16,7 @@ from opentelemetry.trace import Tracer
 
 from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.adapter import decision_from_receipt, receipt, running
-from throttlekit.hookspecs import SlotLost, StoreFailed
+from throttlekit.hookspecs import RateLimitReceived, SlotLost, StoreFailed
 from throttlekit.metrics._tally import MAX_KEPT
 from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
 from throttlekit.stores import MemoryStore
@@ -132,7 +132,7 @@ def test_every_wait_is_recorded_if_metrics_are_not_collected(site: Site) -> None
 def test_corrections_and_429s_are_counted(site: Site) -> None:
     """The metrics count what `settle` returned, and each 429 that paused a limit."""
     site.limiter.settle(site.limiter.acquire(WIDE, cost=10), actual=4)
-    site.limiter.events.emit_rate_limited(JOB, WIDE, 30.0)
+    site.limiter.events.rate_limited.emit(RateLimitReceived(JOB, WIDE, 30.0))
     found = site.collected()
     assert (found["settled.units{kind=returned,limit=wide}"], found["downstream.429{limit=wide}"]) == (6, 1)
 

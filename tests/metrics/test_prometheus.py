@@ -19,7 +19,7 @@ from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.answer import Answer
-from throttlekit.hookspecs import SlotLost
+from throttlekit.hookspecs import RateLimitReceived, SlotLost
 from throttlekit.metrics._tally import DECISIONS_PER_SAMPLE
 from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import MemoryStore, Request, Store
@@ -231,7 +231,7 @@ def test_corrections_and_429s_are_counted(site: Site) -> None:
     assert site.scraped()["downstream_429_total{limit=wide}"] == 0
     for decision, actual in zip(decisions, (4, 13), strict=True):
         site.limiter.settle(decision, actual=actual)
-    site.limiter.events.emit_rate_limited(Job(), WIDE, 30.0)
+    site.limiter.events.rate_limited.emit(RateLimitReceived(Job(), WIDE, 30.0))
     found = site.scraped()
     assert found["units_total{limit=wide}"] == 20
     assert found["settled_units_total{kind=returned,limit=wide}"] == 6

@@ -281,13 +281,13 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/_engine/call.py": [
         (
-            "        return waited >= self.max_wait or denials > self.max_deferrals",
-            "        return waited >= self.max_wait or denials >= self.max_deferrals",
+            " or waited.denials > self.max_deferrals",
+            " or waited.denials >= self.max_deferrals",
             ["tests/unit/engine/test_limiter.py::test_max_deferrals_ends_the_wait"],
         ),
         (
-            "        delay = min(delay, self.longest, self.max_wait - waited)",
-            "        delay = min(delay, self.max_wait - waited)",
+            "        delay = min(delay, self.longest, self.max_wait",
+            "        delay = min(delay, self.max_wait",
             ["tests/unit/engine/test_limiter.py::test_longest_delay_caps_and_keeps_the_position"],
         ),
         (
@@ -373,6 +373,11 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/_engine/pipeline.py": [
         (
+            "[Part(stores.in_process, own)], rest",
+            "[Part(stores.in_process, [])], rest",
+            ["tests/unit/core/test_scopes.py::test_process_limit_makes_no_request"],
+        ),
+        (
             "            if waited.denials:\n                self._known[id]",
             "            if False:\n                self._known[id]",
             ["tests/unit/engine/test_rate_limited_jobs.py::test_endless_429s_end_by_max_wait"],
@@ -438,6 +443,11 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "                known.claim = known.claim",
             ["tests/unit/engine/test_waker.py::test_looks_use_the_rate_of_the_last_request"],
         ),
+        (
+            "            self._wake(self._held[id], at_us)\n        return None if before is item else before",
+            "            self._wake(self._held[id], at_us)\n        return None",
+            ["tests/unit/engine/test_waker.py::test_a_second_copy_of_a_message_returns_the_first_one"],
+        ),
     ],
     "throttlekit/_engine/running.py": [
         (
@@ -453,11 +463,6 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/_engine/stores.py": [
         (
-            "[Part(self._stores.in_process, own)], rest",
-            "[Part(self._stores.in_process, [])], rest",
-            ["tests/unit/core/test_scopes.py::test_process_limit_makes_no_request"],
-        ),
-        (
             '        return self.in_process if limit.scope == "process" else self.shared',
             "        return self.shared",
             ["tests/unit/core/test_scopes.py::test_process_limit_makes_no_request"],
@@ -468,11 +473,6 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "            here.attempts[id] = attempt\n",
             "",
             ["tests/unit/engine/test_waker.py::test_a_request_without_an_answer_is_repeated_as_the_same_attempt"],
-        ),
-        (
-            "                    back += [before] if before is not None and before is not item else []\n",
-            "",
-            ["tests/unit/engine/test_waker.py::test_a_second_copy_of_a_message_returns_the_first_one"],
         ),
         (
             "            if until_us <= now_us:\n                self.forget(other)",
@@ -528,13 +528,13 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/adapter/rate_limited.py": [
         (
-            "    meant = named or _claims_named(claims, on_429) or _rates(claims)",
+            "    meant = named or _claims_named(claims, run.on_429) or _rates(claims)",
             "    meant = named or _rates(claims)",
             ["tests/unit/engine/test_rate_limited_jobs.py::test_named_limit_or_all_rates_are_paused"],
         ),
         (
-            "    return replace(denied, delay=min(delivery.longest, max(retry_after, decision.delay)))",
-            "    return replace(denied, delay=max(retry_after, decision.delay))",
+            " if stored else min(delivery.longest, delay))",
+            " if stored else delay)",
             ["tests/unit/engine/test_rate_limited_jobs.py::test_unavailable_store_defers_the_job_by_its_retry_after"],
         ),
     ],

@@ -19,6 +19,7 @@ from throttlekit._core.waitlist import Wake
 __all__ = ["NO_JOB", "PLAIN_DELIVERY", "Call", "Delivery", "JobHolder", "Waiting", "WaitlistStore", "end_waiting"]
 
 
+_late_owner = lru_cache(late_owner)
 _PAST = 0.01
 """
 A job that cannot begin in time is redelivered this many seconds after its expiry or its longest wait. Exactly at that
@@ -62,14 +63,14 @@ class Delivery:
         seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in) + _PAST
         return None if seconds == math.inf else max(0, round(seconds * 1_000_000))
 
-    def is_over(self, waited: float, denials: int) -> bool:
-        """Whether a job that has waited for *waited* seconds and had *denials* denials must stop waiting."""
-        return waited >= self.max_wait or denials > self.max_deferrals
+    def is_over(self, waited: Waited) -> bool:
+        """Whether a job that has *waited* so long, or was denied so often, must stop waiting."""
+        return waited.for_us / 1_000_000 >= self.max_wait or waited.denials > self.max_deferrals
 
     @property
     def owner(self) -> str:
         """For adapters: the owner of the job on a waitlist, if the framework redelivers it after a delay."""
-        return _owner_of(self.lateness, self.latest)
+        return _late_owner(max(self.lateness, self.latest))
 
     def in_time(self, delay: float) -> bool:
         """Whether a job that is redelivered in *delay* seconds can begin before it expires."""
@@ -78,31 +79,18 @@ class Delivery:
         lives_us = max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
         return round(delay * 1_000_000) <= lives_us
 
-    def adjust_denial(self, decision: Decision, waited: float, denials: int) -> Decision:
-        """
-        Return a denial for an adapter: with a delay that its framework supports, or with the reason "waited too long".
-
-        Args:
-            waited: The seconds since the job's first denial.
-            denials: The number of the job's denials.
-        """
-        if self.is_over(waited, denials):
-            return end_waiting(decision)
+    def adjust_delay(self, decision: Decision, waited: Waited) -> Decision:
+        """Return the denial of a job that has *waited*, with a delay that its framework supports."""
         delay = decision.delay
         if not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
-        delay = min(delay, self.longest, self.max_wait - waited)
+        delay = min(delay, self.longest, self.max_wait - waited.for_us / 1_000_000)
         return replace(decision, delay=delay)
 
 
 def end_waiting(decision: Decision) -> Decision:
     """Return *decision*, a denial, for a job that may wait no longer: it leaves its waitlists."""
     return replace(decision, reason="waited too long", delay=0.0, position=None)
-
-
-@lru_cache
-def _owner_of(lateness: float, latest: float) -> str:
-    return late_owner(max(lateness, latest))
 
 
 PLAIN_DELIVERY = Delivery()
@@ -211,15 +199,10 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
         return None if self.job is NO_JOB else self.job
 
     @property
-    def waits(self) -> Waiting | None:
-        """The job's way to wait on waitlists; None if it does not wait on any."""
-        return None if self.peek else self.delivery.waits
-
-    @property
     def id(self) -> str:
         """The job's id on waitlists."""
-        waits = self.delivery.waits
-        return (waits.id if waits is not None else "") or (self.job.id if self.job is not None else "")
+        waits, job = self.delivery.waits, self.job
+        return (waits.id if waits is not None else "") or (job.id if job is not None else "")
 
     @property
     def question(self) -> tuple[object, ...] | None:

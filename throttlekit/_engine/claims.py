@@ -27,8 +27,6 @@ __all__ = [
     "Attempt",
     "Claim",
     "ClaimResolver",
-    "Decider",
-    "Layer",
     "Plugins",
     "build_request",
     "decide_parts",
@@ -38,7 +36,6 @@ __all__ = [
 
 _DAY_NS = 86_400_000_000_000
 _MOST_REMEMBERED = 1024
-_MOST_MET = 8192  # hashes
 
 
 class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass costs twice as much
@@ -94,33 +91,6 @@ class Attempt(NamedTuple):
     began: float = 0.0
 
 
-class Decider(Protocol):
-    """A layer between the limiter's methods and the pipeline. It decides a call, or passes it down."""
-
-    def acquire(self, call: Call) -> Decision:
-        """
-        Decide *call*, or peek.
-
-        Raises:
-            ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
-            StoreUnavailable: The store did not answer a peek.
-        """
-        ...
-
-
-class Layer(Protocol):
-    """A layer between the pipeline and the store. It answers an attempt, or passes it down."""
-
-    def decide(self, attempt: Attempt) -> Answer:
-        """
-        Decide *attempt*.
-
-        Raises:
-            StoreUnavailable: The store gave no usable answer.
-        """
-        ...
-
-
 def decide_parts(
     attempt: Attempt, parts: Sequence[Part], rest: Sequence[int], decide: Callable[[Attempt], Answer]
 ) -> Answer:
@@ -165,7 +135,6 @@ class ClaimResolver:
     Attributes:
         registry: The limits that are known by name.
         questions: The values that the pipeline remembers by `Call.question`, while the limits are known.
-        made: The number of claims that were built, and not found in the cache.
         weight_of: Returns the weight that live control has set for a tenant of a limit. None without live control.
     """
 
@@ -173,9 +142,7 @@ class ClaimResolver:
         self.registry = registry
         self._plugins = plugins
         self.weight_of: Callable[[str, str], float | None] | None = None
-        self.made = 0
         self._known: dict[Any, Claim] = {}
-        self._met: set[int] = set()  # hashes of the keys of claims that were built once, and not kept
         self._templates: dict[Any, _ClaimTemplate] = {}
         self.questions: dict[Any, Any] = {}
         registry.let_go = self._forget_claims
@@ -188,7 +155,6 @@ class ClaimResolver:
 
     def _forget_claims(self) -> None:
         self._known.clear()
-        self._met.clear()
         self._templates.clear()
         self.questions.clear()
 
@@ -264,31 +230,17 @@ class ClaimResolver:
             cache_key = (id(limit), text, part, units, share, day)
             found = self._known.get(cache_key)
             if found is None:
+                if max(len(self._known), len(self._templates)) >= _MOST_REMEMBERED:
+                    self._forget_claims()
                 template = self._templates.get((id(limit), units, day)) or self._template(limit, units, day)
-                found = template.claim(text, part, share)
-                self._remember(cache_key, found)
+                found = self._known[cache_key] = template.claim(text, part, share)
             claims.append(found)
         return claims
 
     def _template(self, limit: Limit, units: int, day: int) -> _ClaimTemplate:
-        if len(self._templates) >= _MOST_REMEMBERED:
-            self._forget_claims()
         template = _ClaimTemplate.of(limit, units, limit.bind(units, time.time_ns() // 1000))
         self._templates[id(limit), units, day] = template
         return template
-
-    def _remember(self, cache_key: object, claim: Claim) -> None:
-        """Cache *claim* when it is built a second time, because most claims are needed only once."""
-        self.made += 1
-        mark = hash(cache_key)
-        if mark not in self._met:
-            if len(self._met) >= _MOST_MET:
-                self._met.clear()
-            self._met.add(mark)
-            return
-        if len(self._known) >= _MOST_REMEMBERED:
-            self._forget_claims()
-        self._known[cache_key] = claim
 
 
 class _ClaimTemplate(NamedTuple):
@@ -324,21 +276,18 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
         waited: The job's wait before it ran, if it waits again.
     """
     store_claims, delivery, waits = [each.claim for each in claims], call.delivery, call.delivery.waits
-    if waits is not None and not call.peek:
-        caller = Caller.AGAIN if delivery.again else Caller.JOB
-        requester, attempt = waits.waker.begin_request(
-            call.id, [each.bucket for each in store_claims], caller, delivery.ends_in_us
-        )
+    if call.peek:
+        owner = "" if call.job is None else delivery.owner
+        return Request(store_claims, Requester(Caller.PEEK, call.id, owner))
+    caller = Caller.AGAIN if delivery.again else Caller.JOB
+    if waits is not None:
+        buckets = [each.bucket for each in store_claims]
+        requester, attempt = waits.waker.begin_request(call.id, buckets, caller, delivery.ends_in_us)
         if waits.denied:
             requester = requester._replace(denials=max(1, requester.denials))
         return Request(store_claims, requester, attempt)
-    job = call.waiting
-    if call.peek:
-        owner = "" if job is None else delivery.owner
-        return Request(store_claims, Requester(Caller.PEEK, call.id, owner))
-    if job is None:
+    if (job := call.waiting) is None:
         return Request(store_claims, WITHOUT_JOB)
-    caller = Caller.AGAIN if delivery.again else Caller.JOB
     ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
     requester = Requester(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)
     return Request(store_claims, requester)

@@ -23,19 +23,7 @@ from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._engine.claims import Attempt, Claim
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.hookspecs import (
-    Decided,
-    Deferred,
-    Finished,
-    Outcome,
-    RateLimitReceived,
-    Settled,
-    ShadowDenied,
-    SlotLost,
-    Started,
-    StoreFailed,
-    StoreFailing,
-)
+from throttlekit.hookspecs import Decided, Settled, StoreFailed, StoreFailing
 
 __all__ = ["EventDispatcher", "limits_in"]
 
@@ -49,6 +37,7 @@ class EventDispatcher:
     The hooks of a limiter's plugins, as methods.
 
     Attributes:
+        deferred, started, finished, rate_limited, shadow_denied, slot_lost: The plugins that listen to these events.
         decisions: Whether a plugin listens to decisions.
         configures_claims: Whether a plugin may change the keys or costs of jobs.
         configures_limits: Whether a plugin may add limits to jobs.
@@ -57,19 +46,19 @@ class EventDispatcher:
 
     def __init__(self, hooks: pluggy.PluginManager) -> None:
         hook = hooks.hook
-        self._decided, self._deferred = _Observers(hook.throttlekit_decided), _Observers(hook.throttlekit_deferred)
-        self._started, self._finished = _Observers(hook.throttlekit_started), _Observers(hook.throttlekit_finished)
-        self._settled = _Observers(hook.throttlekit_settled)
-        self._rate_limited = _Observers(hook.throttlekit_rate_limited)
-        self._slot_lost = _Observers(hook.throttlekit_slot_lost)
-        self._shadow_denied = _Observers(hook.throttlekit_shadow_denied)
+        self.deferred = _Observers(hook.throttlekit_deferred)
+        self.started, self.finished = _Observers(hook.throttlekit_started), _Observers(hook.throttlekit_finished)
+        self.rate_limited = _Observers(hook.throttlekit_rate_limited)
+        self.shadow_denied = _Observers(hook.throttlekit_shadow_denied)
+        self.slot_lost = _Observers(hook.throttlekit_slot_lost)
+        self._decided, self._settled = _Observers(hook.throttlekit_decided), _Observers(hook.throttlekit_settled)
         self._store_failed = _Observers(hook.throttlekit_store_failed)
         self._limits, self._policy = _Advisers(hook.throttlekit_limits), _Advisers(hook.throttlekit_on_store_failure)
         self._key, self._cost = _Advisers(hook.throttlekit_key), _Advisers(hook.throttlekit_cost)
         self.decisions = bool(self._decided.functions)
         self.configures_claims = bool(self._key.functions or self._cost.functions)
         self.configures_limits = bool(self._limits.functions)
-        self.bodies = bool(self._started.functions or self._finished.functions)
+        self.bodies = bool(self.started.functions or self.finished.functions)
 
     # What plugins configure
 
@@ -87,7 +76,14 @@ class EventDispatcher:
 
     def cost(self, job: Job, limit: Limit) -> int | None:
         """Return the cost that a plugin sets for *job* under *limit*, or None to use the limit's own."""
-        return self._cost.first_of(limit.given_cost, job=job, limit=limit)
+
+        def units(advice: Any) -> int:
+            cost = limit.check_cost(advice)
+            if cost > 1 and not limit.period_us and (limit.adapt or limit.held_by is not None):
+                raise ConfigurationError(f"a job holds one slot of {limit!r} at most, not {cost}")
+            return cost
+
+        return self._cost.first_of(units, job=job, limit=limit)
 
     def failure_policy(
         self, error: StoreUnavailable, claims: Sequence[Claim], job: Job | None
@@ -145,30 +141,12 @@ class EventDispatcher:
             own = tuple([limit.for_job(job) for limit in limits])
             self._decided.emit(Decided(job, decision, own, (), round(decision.delay * 1_000_000) / 1_000_000, None))
 
-    def emit_deferred(self, job: Job, decision: Decision) -> None:
-        self._deferred.emit(Deferred(job, decision))
-
-    def emit_started(self, job: Job, decision: Decision) -> None:
-        self._started.emit(Started(job, decision))
-
-    def emit_finished(self, job: Job, decision: Decision, outcome: Outcome, seconds: float) -> None:
-        self._finished.emit(Finished(job, decision, outcome, seconds))
-
     def emit_settled(self, before: Decision, after: Decision, actual: int) -> None:
         """Emit each limit whose charge differs between *before* and *after*."""
         if self._settled.functions:
             for old, new in zip(before.charged, after.charged, strict=True):
                 if old is not new:
                     self._settled.emit(Settled(before, old.limit, old.cost, actual))
-
-    def emit_rate_limited(self, job: Job, limit: Limit, retry_after: float, key: str = "") -> None:
-        self._rate_limited.emit(RateLimitReceived(job, limit, retry_after, key))
-
-    def emit_shadow_denied(self, denial: Decision, job: Job | None) -> None:
-        self._shadow_denied.emit(ShadowDenied(denial, job))
-
-    def slot_lost(self, decision: Decision, limit: Limit) -> None:
-        self._slot_lost.emit(SlotLost(decision, limit))
 
     def emit_store_failed(
         self,

@@ -14,15 +14,18 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.wait_control import Where
 from throttlekit._engine.call import Call, Waiting, end_waiting
-from throttlekit._engine.claims import Attempt, Claim, ClaimResolver, Layer, build_request, decision_from
+from throttlekit._engine.claims import Attempt, Claim, ClaimResolver, build_request, decide_parts, decision_from
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import OutageDelays, decide_without_store
+from throttlekit._engine.prefetch import Prefetcher
 from throttlekit._engine.stores import Stores
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
+from throttlekit.hookspecs import Deferred
+from throttlekit.stores.parts import Part
 from throttlekit.stores.returns import slots_of
 
-__all__ = ["Count", "History", "Pipeline", "begins_in", "peek_decision"]
+__all__ = ["Count", "History", "Pipeline", "begins_in", "peek_decision", "units_of"]
 
 _MOST_REMEMBERED = 10_000
 Count = Callable[[Decision, Sequence[Claim], Answer, Waited, "Job | None"], None]
@@ -31,20 +34,20 @@ Count = Callable[[Decision, Sequence[Claim], Answer, Waited, "Job | None"], None
 
 class Pipeline:
     """
-    Decides calls. `acquire` runs all steps. An event loop runs the same steps one by one: `attempt`, `layer.decide` in
-    a thread, then `conclude` or `without_store`.
+    Decides calls. `acquire` runs all steps. An event loop runs the same steps one by one: `spend`, `attempt`, `decide`
+    in a thread, then `conclude`, and `leave` if the wait has ended, or `without_store`.
 
     Args:
-        layer: The top layer of those that decide an attempt.
         count: A function that counts the store's decisions for the fleet.
     """
 
     def __init__(
-        self, stores: Stores, layer: Layer, resolver: ClaimResolver, events: EventDispatcher, count: Count | None = None
+        self, stores: Stores, resolver: ClaimResolver, events: EventDispatcher, prefetcher: Prefetcher
     ) -> None:
-        self.layer, self.resolver, self.events = layer, resolver, events
+        self.resolver, self.events, self.prefetcher = resolver, events, prefetcher
         self.history = History()
-        self._stores, self._count, self._outage_delays = stores, count, OutageDelays()
+        self.count: Count | None = None
+        self._stores, self._outage_delays = stores, OutageDelays()
 
     def acquire(self, call: Call) -> Decision:
         """
@@ -54,20 +57,35 @@ class Pipeline:
             ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
             StoreUnavailable: The store did not answer a peek.
         """
+        if (spent := self.spend(call)) is not None:
+            return spent
         attempt = self.attempt(call)
         if call.peek:
-            return peek_decision(self.layer.decide(attempt), attempt)
+            return peek_decision(self.decide(attempt), attempt)
         try:
-            answer = self.layer.decide(attempt)
+            answer = self.decide(attempt)
         except StoreUnavailable as error:
             return self.without_store(attempt, error)
         decision = self.conclude(attempt, answer)
+        if decision.reason == "waited too long":
+            self.leave(call, units_of(attempt))
         if decision.allowed and (early := begins_in(answer)):
             try:
                 time.sleep(early)
             except BaseException:  # an interrupt, such as a job's time limit
                 self._stores.abandon(attempt)
                 raise
+        return decision
+
+    def spend(self, call: Call) -> Decision | None:
+        """Decide a call from prefetched units, before its claims are resolved, or return None. Emit the event."""
+        if len(call.limits) != 1 or getattr(call.limits[0], "prefetch_quota", None) is None:
+            return None
+        if call.job is not None and self.events.configures_claims:
+            return None
+        decision = self.prefetcher.spend(call)
+        if decision is not None:
+            self.events.emit_decided_locally(decision, [decision.limit], call.job)
         return decision
 
     def attempt(self, call: Call) -> Attempt:
@@ -82,15 +100,31 @@ class Pipeline:
         known: Attempt | None = None if question is None else resolver.questions.get(question)
         if known is not None:
             return Attempt(call, known.claims, known.request, began)
-        owned, made = resolver.registry.check(call), resolver.made
+        owned = resolver.registry.check(call)
         claims = resolver.resolve(call)
         waited = NOT_WAITED
         if call.job is not None and call.delivery.waits is None:
             waited = self.history.before(call.job.id, again=call.delivery.again)
         attempt = Attempt(call, claims, build_request(call, claims, waited), began)
-        if question is not None and owned and made == resolver.made and all(each.is_anyones for each in claims):
+        if question is not None and owned and all(each.is_anyones for each in claims):
             resolver.remember(question, attempt)  # it references its limits, so their ids are not reused
         return attempt
+
+    def decide(self, attempt: Attempt) -> Answer:
+        """
+        Decide *attempt*: first its limits of scope "process", so that a process over its own share sends no request.
+
+        Raises:
+            StoreUnavailable: The store gave no usable answer.
+        """
+        claims, stores, prefetcher = attempt.claims, self._stores, self.prefetcher
+        if all(claim.plain for claim in claims):
+            return stores.decide(attempt.request)
+        own = [number for number, each in enumerate(claims) if each.in_process]
+        if not own:
+            return prefetcher.decide(attempt)
+        rest = [number for number, each in enumerate(claims) if not each.in_process]
+        return decide_parts(attempt, [Part(stores.in_process, own)], rest, prefetcher.decide)
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Answer | Exception]:
         """Decide each of *attempts*, in one round trip if that is possible. An error replaces its answer."""
@@ -99,7 +133,7 @@ class Pipeline:
         for number, attempt in enumerate(attempts):
             try:
                 if any(claim.in_process or claim.limit.prefetch_quota is not None for claim in attempt.claims):
-                    answers[number] = self.layer.decide(attempt)
+                    answers[number] = self.decide(attempt)
                 else:
                     together[number] = self._stores.calendar.correct_offsets(attempt, self._stores.shared)
             except Exception as error:
@@ -111,66 +145,48 @@ class Pipeline:
                 answers[number] = answer
         return [answers[number] for number in range(len(attempts))]
 
-    def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
-        """
-        Return the decision of each of *calls*, all of which are peeks, in one round trip if the store can. If a call
-        fails, its error is returned instead.
-        """
-        answers: dict[int, Decision | Exception] = {}
-        attempts: dict[int, Attempt] = {}
-        for number, call in enumerate(calls):
-            try:
-                attempts[number] = self.attempt(call)
-            except Exception as error:
-                answers[number] = error
-        found = self.decide_all([*attempts.values()]) if attempts else []
-        for (number, attempt), answer in zip(attempts.items(), found, strict=True):
-            answers[number] = answer if isinstance(answer, Exception) else peek_decision(answer, attempt)
-        return [answers[number] for number in range(len(calls))]
-
     def conclude(self, attempt: Attempt, answer: Answer) -> Decision:
         """
-        Convert *answer* into the decision for the caller. Count it for the fleet, let a denied job wait or end its
-        waiting, and emit the events.
+        Convert *answer* into the decision for the caller. Count it for the fleet, let a denied job wait, and emit the
+        events. If the job has waited too long, the caller calls `leave`.
         """
-        job, waits = attempt.call.waiting, attempt.call.delivery.waits
+        job, delivery, waits = attempt.call.waiting, attempt.call.delivery, attempt.call.delivery.waits
         waited = NOT_WAITED if job is None else _waited_of(attempt.request.requester.job, waits, answer)
         decision = decision_from(answer, attempt.claims, waited)
-        if self._count is not None:
-            self._count(decision, attempt.claims, answer, waited, job)
-        if waits is not None:
-            decision = self._conclude_waiting(attempt, job, waits, answer, decision, waited)
-        elif job is not None:
-            decision = self._conclude_coming_back(attempt, job, decision, waited)
+        if self.count is not None:
+            self.count(decision, attempt.claims, answer, waited, job)
+        is_deferral = job is not None and answer.reason not in (Reason.ALLOWED, Reason.FULL)
+        if is_deferral and delivery.is_over(waited):
+            decision, is_deferral = end_waiting(decision), False
+        elif waits is not None:
+            self._pass_to_waker(attempt, waits, answer, waited, is_deferral=is_deferral)
+        elif is_deferral:
+            decision = delivery.adjust_delay(decision, waited)
+        elif job is not None and decision.allowed:
+            self.history.note(job.id, waited)
+        if is_deferral and job is not None:
+            self.events.deferred.emit(Deferred(job, decision))
         if self.events.decisions:
             self.events.emit_decided(attempt, decision, answer)
         return decision
 
-    def _conclude_waiting(
-        self, attempt: Attempt, job: Job | None, waits: Waiting, answer: Answer, decision: Decision, waited: Waited
-    ) -> Decision:
-        """Hand a job to its waker, or end its waiting."""
-        call, requester, units = attempt.call, attempt.request.requester, _units_of(attempt)
+    def _pass_to_waker(
+        self, attempt: Attempt, waits: Waiting, answer: Answer, waited: Waited, *, is_deferral: bool
+    ) -> None:
+        units, requester = units_of(attempt), attempt.request.requester
         id, ends_in_us = requester.job, requester.max_wait_us
-        is_deferral = job is not None and answer.reason not in (Reason.ALLOWED, Reason.FULL)
-        if is_deferral and call.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
-            waits.waker.leave(id, units)
-            return end_waiting(decision)
         waits.waker.apply_answer(id, waits.item, units, answer, ends_in_us)
         if is_deferral and answer.kept is None:  # the job has no id, so no waitlist has it
             in_us = max(0, answer.retry_us - answer.now_us)
             waits.waker.hold(id, waits.item, in_us, waited, ends_in_us=ends_in_us)
-        if is_deferral and job is not None:
-            self.events.emit_deferred(job, decision)
-        return decision
 
-    def _conclude_coming_back(self, attempt: Attempt, job: Job, decision: Decision, waited: Waited) -> Decision:
-        """Give a denied job its delay, or end its waiting."""
-        if decision.allowed:
-            self.history.note(job.id, waited)
-        if decision.allowed or decision.final:
-            return decision
-        return self.defer(attempt.call, job, decision, waited, [each.claim for each in attempt.claims])
+    def leave(self, call: Call, claims: Sequence[StoreClaim]) -> None:
+        """Remove a job that no longer waits from the waitlists of *claims*, of one unit each."""
+        if call.delivery.waits is not None:
+            call.delivery.waits.waker.leave(call.id, claims)
+        elif call.id:
+            with suppress(StoreUnavailable):  # without an answer, the job is removed when it would be woken
+                self._stores.forget(claims, [call.id], "")
 
     def where(self, call: Call, claims: Sequence[Claim]) -> Where | None:
         """
@@ -187,43 +203,35 @@ class Pipeline:
             return found
         return None
 
-    def hold(
-        self, call: Call, waits: Waiting, decision: Decision, waited: Waited, *, units: Sequence[StoreClaim], stops: str
+    def defer(
+        self, call: Call, decision: Decision, waited: Waited, *, claims: Sequence[StoreClaim], stops: str
     ) -> Decision:
         """
-        Hold a job that something other than a store denies, or end its waiting. Emit the event.
+        Let a job wait that something other than a store denies, or end its waiting. Emit the event.
 
         Args:
-            units: The job's claims, of one unit each.
+            claims: The job's claims, of one unit each.
             stops: The bucket whose jobs are all stopped; "" if only this job is stopped.
         """
-        seconds = waited.for_us / 1_000_000
-        if call.delivery.is_over(seconds, waited.denials):
-            waits.waker.leave(call.id, units)
+        delivery, waits = call.delivery, call.delivery.waits
+        if delivery.is_over(waited):
+            self.leave(call, claims)
             return end_waiting(decision)
-        in_us, ends_in_us = round(decision.delay * 1_000_000), call.delivery.ends_in_us(waited.for_us)
-        waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us, claims=units, stops=stops)
+        if waits is None:
+            decision = delivery.adjust_delay(decision, waited)
+        else:
+            in_us, ends_in_us = round(decision.delay * 1_000_000), delivery.ends_in_us(waited.for_us)
+            waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us, claims=claims, stops=stops)
         if call.job is not None:
-            self.events.emit_deferred(call.job, decision)
-        return decision
-
-    def defer(self, call: Call, job: Job, decision: Decision, waited: Waited, claims: Sequence[StoreClaim]) -> Decision:
-        """Return the denial of *job* with a delay that its framework supports, or end its waiting. Emit the event."""
-        seconds = waited.for_us / 1_000_000
-        decision = call.delivery.adjust_denial(decision, seconds, waited.denials)
-        if not decision.final:
-            self.events.emit_deferred(job, decision)
-        elif job.id:
-            with suppress(StoreUnavailable):  # without an answer, the job is removed when it would be woken
-                self._stores.forget(claims, [job.id], call.delivery.owner)
+            self.events.deferred.emit(Deferred(call.job, decision))
         return decision
 
     def without_store(self, attempt: Attempt, error: StoreUnavailable) -> Decision:
         """Decide by the limits' `on_store_failure`, or by a plugin's choice, and emit the events."""
         job, waiting, waited = attempt.call.job, attempt.call.waiting, NOT_WAITED
-        waits, id, units = attempt.call.waits, attempt.call.id, list[StoreClaim]()
+        waits, id, units = attempt.call.delivery.waits, attempt.call.id, list[StoreClaim]()
         if waits is not None:
-            units = _units_of(attempt)
+            units = units_of(attempt)
             # Slots that may have been granted are released, so the next request must not repeat this attempt.
             again = "" if slots_of(attempt.request) else attempt.request.attempt
             waits.waker.record_no_answer(id, units, again)
@@ -238,7 +246,7 @@ class Pipeline:
             decision = replace(decision, delay=delay)
         self.events.emit_store_failed(error, attempt.claims, outcome, decision, job)
         if waiting is not None and not decision.allowed:
-            self.events.emit_deferred(waiting, decision)
+            self.events.deferred.emit(Deferred(waiting, decision))
         if waits is not None and decision.allowed:
             waits.waker.leave_lists(id, units)
         elif waits is not None:
@@ -265,7 +273,7 @@ def begins_in(answer: Answer) -> float:
     return max(0, answer.retry_us - answer.now_us) / 1_000_000
 
 
-def _units_of(attempt: Attempt) -> list[StoreClaim]:
+def units_of(attempt: Attempt) -> list[StoreClaim]:
     """Return the claims of *attempt* with one unit each, for looks at their waitlists."""
     return [replace(each.claim, algorithm=each.claim.algorithm.of_one(), cost=1) for each in attempt.claims]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -19,13 +19,14 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.local_quota import LocalQuota, PrefetchQuota
 from throttlekit._core.wait_control import Charge
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Attempt, Claim, Decider, Layer, decide_parts, decision_from
-from throttlekit._engine.events import EventDispatcher
+from throttlekit._engine.claims import Attempt, Claim, decide_parts, decision_from
+from throttlekit._engine.stores import Stores
 from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Request
 from throttlekit.stores.parts import Part
 
-__all__ = ["PrefetchedCalls", "Prefetcher"]
+__all__ = ["Prefetcher"]
 
 _Name: TypeAlias = "tuple[str, PrefetchQuota, Bucket]"
 # The rate (`Bucket`) is part of the name, because the demand at an earlier rate does not show how much to take now.
@@ -35,6 +36,8 @@ _AHEAD = Requester(Caller.WITHOUT_JOB, max_wait_us=0)
 
 _MOST_ENTRIES = 1024
 """The most entries per process. After that, the least recently refilled entry is evicted."""
+_MOST_DENIED = 10_000
+"""The most denied jobs that a process remembers."""
 
 
 def _clock_us() -> Callable[[], int]:
@@ -69,22 +72,20 @@ class _Held:
         self.lock = threading.Lock()
         self.entries: dict[_Name, _Entry] = {}
         self.quick: dict[object, _Entry] = {}
+        self.denied: dict[str, None] = {}
+        """The denied jobs that no waker holds. They may have entries on waitlists."""
 
 
 class Prefetcher:
     """
-    A layer that spends prefetched units, for limits with `prefetch`, and takes more of them with its requests to the
-    layer below.
+    Spends prefetched units, for limits with `prefetch`, and takes more of them with its requests to *stores*.
 
     A decision from prefetched units is the one that the store made when they were taken, up to `prefetch_for` ago:
     `remaining`, `reset_after` and `Charged.at_us` have the values of that time.
-
-    Args:
-        below: Decides claims without prefetched units.
     """
 
-    def __init__(self, below: Layer) -> None:
-        self._below = below
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
         self._clock_us = _clock_us()
         self._held = _Held()
         renew_lock_after_fork(self, "_held", _Held)
@@ -103,7 +104,7 @@ class Prefetcher:
         limit = limits[0]
         if type(limit) is not TokenBucket or limit.prefetch_quota is None:
             return None
-        if job is not None and type(job) is not Job:
+        if job is not None and (type(job) is not Job or type(job.id) is not str or job.id in self._held.denied):
             return None
         if delivery.waits is not None and delivery.waits.waker.waited_of(call.id).denials:
             return None
@@ -123,13 +124,24 @@ class Prefetcher:
 
     def decide(self, attempt: Attempt) -> Answer:
         """
-        Spend prefetched units for the claims that have them, and pass the other claims to the layer below. If that
-        layer denies, the spent units are available again.
+        Spend prefetched units for the claims that have them, and send a request for the other claims. If that is
+        denied, the spent units are available again.
         """
-        for claim in attempt.claims:
-            if claim.limit.prefetch_quota is not None:
-                return self._decide(attempt)
-        return self._below.decide(attempt)
+        if all(claim.limit.prefetch_quota is None for claim in attempt.claims):
+            return self._stores.decide_in_calendar(attempt)
+        answer, requester = self._decide(attempt), attempt.request.requester
+        if requester.job and requester.caller is not Caller.PEEK and attempt.call.delivery.waits is None:
+            self._note(requester.job, denied=not answer.allowed)
+        return answer
+
+    def _note(self, id: str, *, denied: bool) -> None:
+        held = self._held
+        with held.lock:
+            held.denied.pop(id, None)
+            if denied:
+                held.denied[id] = None
+            if len(held.denied) > _MOST_DENIED:
+                del held.denied[next(iter(held.denied))]
 
     def _decide(self, attempt: Attempt) -> Answer:
         parts: list[Part] = []
@@ -145,12 +157,19 @@ class Prefetcher:
                     rest.append(number)
         if not parts:
             return self.refill(attempt)
-        answer, waits = decide_parts(attempt, parts, rest, self.refill), attempt.call.waits
-        if answer.allowed and waits is not None and attempt.request.requester.denials:
-            # The job has waited: no request has removed its entries from the lists of these claims.
+        answer, waits = decide_parts(attempt, parts, rest, self.refill), attempt.call.delivery.waits
+        if answer.allowed and self._has_waited(attempt):  # no request has removed its entries from these lists
             spent = [attempt.claims[number].claim for part in parts for number in part.claims]
-            waits.waker.leave_lists(attempt.call.id, spent)
+            if waits is not None:
+                waits.waker.leave_lists(attempt.call.id, spent)
+            else:
+                with suppress(StoreUnavailable):  # without an answer, the job is removed when it would be woken
+                    self._stores.forget(spent, [attempt.call.id], "")
         return answer
+
+    def _has_waited(self, attempt: Attempt) -> bool:
+        requester = attempt.request.requester
+        return requester.denials > 0 or requester.job in self._held.denied
 
     def take_grants(self) -> list[tuple[Limit, str, int, int]]:
         """
@@ -185,10 +204,10 @@ class Prefetcher:
                 _drop(held, entry)
 
     def refill(self, attempt: Attempt) -> Answer:
-        """Pass *attempt* down, with units to prefetch if that saves requests. If that is denied, retry without them."""
+        """Send *attempt*, with units to prefetch if that saves requests. If that is denied, retry without them."""
         claims, request = attempt.claims, attempt.request
         if request.requester.caller is Caller.PEEK:
-            return self._below.decide(attempt)
+            return self._stores.decide_in_calendar(attempt)
         held, sent_us = self._held, self._clock_us()
         entries: dict[int, _Entry] = {}
         taking: dict[int, int] = {}
@@ -203,7 +222,8 @@ class Prefetcher:
                     entry.quota.begin(sent_us)
         if taking:
             try:
-                answer = self._below.decide(attempt._replace(request=_enlarge(request, entries, taking)))
+                enlarged = attempt._replace(request=_enlarge(request, entries, taking))
+                answer = self._stores.decide_in_calendar(enlarged)
                 self._record(held, claims, entries, taking, answer, sent_us)
             finally:
                 for number in taking:
@@ -211,7 +231,7 @@ class Prefetcher:
             if answer.allowed:
                 return answer
             sent_us = self._clock_us()
-        answer = self._below.decide(attempt)
+        answer = self._stores.decide_in_calendar(attempt)
         self._record(held, claims, entries, {}, answer, sent_us)
         return answer
 
@@ -240,35 +260,6 @@ class Prefetcher:
                     quota.record_refusal(sent_us)
                 elif not taking and (answer.allowed or answer.claim == number):
                     quota.record_request(claim.cost, answer.allowed, sent_us, remaining)
-
-
-class PrefetchedCalls:
-    """
-    The layer above the pipeline, which decides a call from prefetched units before its claims are resolved.
-
-    Args:
-        below: Decides the other calls.
-    """
-
-    def __init__(self, prefetcher: Prefetcher, events: EventDispatcher, below: Decider) -> None:
-        self.prefetcher = prefetcher
-        self._events, self._below = events, below
-
-    def acquire(self, call: Call) -> Decision:
-        if len(call.limits) == 1 and getattr(call.limits[0], "prefetch_quota", None) is not None:
-            decision = self.spend(call)
-            if decision is not None:
-                return decision
-        return self._below.acquire(call)
-
-    def spend(self, call: Call) -> Decision | None:
-        """Like `Prefetcher.spend`, but emit the event. Return None if a plugin must configure the job's claims."""
-        if call.job is not None and self._events.configures_claims:
-            return None
-        decision = self.prefetcher.spend(call)
-        if decision is not None and self._events.decisions:
-            self._events.emit_decided_locally(decision, [decision.limit], call.job)
-        return decision
 
 
 class _Spent:

@@ -152,7 +152,7 @@ class Room(Generic[_T]):
         at_us = self._busy.pop(id, None)
         if at_us is not None:
             self._wake(self._held[id], at_us)
-        return before
+        return None if before is item else before
 
     def release(self, id: str) -> _T | None:
         """Remove a job that no longer waits. Return its item."""
@@ -173,7 +173,7 @@ class Room(Generic[_T]):
         self._busy.pop(id, None)
         self._held[id] = held = _Held(id, item, "", self._ahead_us)
         self._wake(held, at_us)
-        return before
+        return None if before is item else before
 
     def release_all(self) -> list[_T]:
         """Remove all waiting jobs. Return their items, in the order in which they arrived."""

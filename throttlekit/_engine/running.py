@@ -24,7 +24,7 @@ from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
-from throttlekit.hookspecs import Outcome
+from throttlekit.hookspecs import Finished, Outcome, Started
 from throttlekit.stores.base import Slowing
 
 __all__ = ["NOTHING", "RUNNING", "Holder", "Running", "check_held", "current", "slowing_of", "slowings_of"]
@@ -114,7 +114,7 @@ class Running:
         if self._limiter is not None and self._limiter.events.bodies and not self._started_at:
             self._started_at = time.monotonic()
             if self._job is not None and (decision := self._decision_for_events()) is not None:
-                self._limiter.events.emit_started(self._job, decision)
+                self._limiter.events.started.emit(Started(self._job, decision))
 
     def end(self, error: BaseException | None = None) -> None:
         """For adapters: record that the body has ended, with *error* if it raised one."""
@@ -124,7 +124,8 @@ class Running:
             return
         self.start()  # if an error ended the job before its body, or the body was not called
         if (decision := self._decision_for_events()) is not None:
-            limiter.events.emit_finished(job, decision, _outcome(error), time.monotonic() - self._started_at)
+            seconds = time.monotonic() - self._started_at
+            limiter.events.finished.emit(Finished(job, decision, _outcome(error), seconds))
 
     def _decision_for_events(self) -> Decision | None:
         """Return the decision, or None if its receipt cannot be read, because events must not fail the body."""

@@ -14,15 +14,14 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.time_zone import DAY_US
 from throttlekit._core.wait_control import Charge, Where
 from throttlekit._core.waitlist import Wake
-from throttlekit._engine.claims import Attempt, Layer, decide_parts
+from throttlekit._engine.claims import Attempt
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.base import Correction, Request, Slowing, Store
 from throttlekit.stores.memory import MemoryStore
-from throttlekit.stores.parts import Part
 from throttlekit.stores.returns import Returns, slots_of
 
-__all__ = ["InProcessLayer", "SharedLayer", "StoreCalendar", "Stores", "needs_calendar"]
+__all__ = ["StoreCalendar", "Stores", "needs_calendar"]
 
 _T = TypeVar("_T")
 
@@ -116,6 +115,12 @@ class Stores:
         except BaseException as error:  # also an interrupt, such as a job's time limit
             self._record_no_answer(request, error)
             raise
+
+    def decide_in_calendar(self, attempt: Attempt) -> Answer:
+        """Like `decide`, for an attempt whose limits may follow a time zone."""
+        answer = self.decide(self.calendar.correct_offsets(attempt, self.shared).request)
+        self.calendar.note_answer(attempt, answer)
+        return answer
 
     def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer."""
@@ -221,39 +226,3 @@ class Stores:
         if not limit.in_zone or limit.scope == "process":
             return now_us
         return self.calendar.now_us(self.shared, [StoreClaim(charged.bucket, limit.bind(0, now_us))])
-
-
-class InProcessLayer:
-    """
-    Decides limits of scope "process" first, so that a process over its own share sends no request.
-
-    Args:
-        below: Decides the other claims.
-    """
-
-    def __init__(self, stores: Stores, below: Layer) -> None:
-        self._stores, self._below = stores, below
-
-    def decide(self, attempt: Attempt) -> Answer:
-        special = False
-        for claim in attempt.claims:
-            if not claim.plain:
-                if claim.in_process:
-                    own = [number for number, each in enumerate(attempt.claims) if each.in_process]
-                    rest = [number for number, each in enumerate(attempt.claims) if not each.in_process]
-                    return decide_parts(attempt, [Part(self._stores.in_process, own)], rest, self._below.decide)
-                special = True
-        return self._below.decide(attempt) if special else self._stores.decide(attempt.request)
-
-
-class SharedLayer:
-    """The lowest layer: sends the request to the limiter's store, through its circuit breaker."""
-
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    def decide(self, attempt: Attempt) -> Answer:
-        stores = self._stores
-        answer = stores.decide(stores.calendar.correct_offsets(attempt, stores.shared).request)
-        stores.calendar.note_answer(attempt, answer)
-        return answer

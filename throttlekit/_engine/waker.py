@@ -243,18 +243,19 @@ class Waker(Generic[_T]):
             units: The job's claims, of one unit each.
             ends_in_us: The time until the job's longest wait ends. It then makes a request although it was not woken.
         """
-        here, now_us, kept, back, was_passed_on = self._here, _now_us(), answer.kept, list[_T](), False
+        here, now_us, kept = self._here, _now_us(), answer.kept
+        back: _T | None = None
+        was_passed_on = False
         with here.changed:
             if answer.waited is not None:
                 here.note(id, answer.waited, now_us)
             if kept is not None:
                 if here.closed:
-                    back.append(item)
+                    back = item
                 else:
                     until_us = None if ends_in_us is None else now_us + ends_in_us
-                    before = here.room.hold(id, item, units[kept.claim], kept.epoch, now_us, until_us, units)
+                    back = here.room.hold(id, item, units[kept.claim], kept.epoch, now_us, until_us, units)
                     was_passed_on = here.passed_on.pop(id, None) is not None
-                    back += [before] if before is not None and before is not item else []
             elif answer.reason is not Reason.ALLOWED:
                 here.forget(id)
             unknown = here.room.apply_answer(units, answer, now_us)
@@ -263,8 +264,8 @@ class Waker(Generic[_T]):
             self._remove(unit, ids)
         if kept is not None and was_passed_on:  # it was woken before, so it is no longer in the order
             self._look(here, units[kept.claim], [id])
-        for each in back:
-            self._give_back(each)
+        if back is not None:
+            self._give_back(back)
         if here.thread is None and (kept is not None or answer.looks):
             with nullcontext() if kept is not None else suppress(RuntimeError):  # a grant stays a grant
                 self.begin()
@@ -303,23 +304,21 @@ class Waker(Generic[_T]):
             now_us, has_position = _now_us(), self._roams or here.waited_of(id).claim is not None
             if waited is not None:
                 here.note(id, waited, now_us)
-            closed, stop, before = here.closed, here.stops.get(stops), None
+            stop = here.stops.get(stops)
             begins = stop is None or not stop.positions
-            if not closed:
+            back: _T | None = item
+            if not here.closed:
                 at_us = here.stop(id, stops, now_us + in_us, has_position=has_position) if stops else now_us + in_us
                 ends_us = at_us if ends_in_us is None else now_us + ends_in_us
-                before = here.room.hold_until(id, item, min(at_us, ends_us))
+                back = here.room.hold_until(id, item, min(at_us, ends_us))
                 here.changed.notify()
         for claim in claims if has_position and begins else ():
             if claim.bucket == stops:  # look first, so that the store does not wake another job in place of this one
                 self._look(here, claim, ())
         if has_position:
             self._remove_all(claims, [id], keep=True, any_owner=self._roams)
-        if closed:
-            self._give_back(item)
-            return
-        if before is not None and before is not item:
-            self._give_back(before)
+        if back is not None:
+            self._give_back(back)
         with suppress(RuntimeError):  # the next job that waits tries again
             self.begin()
 

@@ -128,12 +128,8 @@ class Throttling(Generic[_M]):
         """
         try:
             job = self._host.job(message)
-            call = Call(self.limits(self._host.options(message), job), job)
-            claims = [each.claim for each in self.limiter.claims(call)]
-            if waits is not None:
-                waits.waker.leave(waits.id or job.id, claims)
-            elif job.id:
-                wiring_of(self.limiter).stores.forget(claims, [job.id], "")
+            call = Call(self.limits(self._host.options(message), job), job, delivery=Delivery(waits=waits))
+            wiring_of(self.limiter).pipeline.leave(call, [each.claim for each in self.limiter.claims(call)])
         except Exception as error:
             self._log.debug("The position of a %s that ended is removed later: %r", self._noun.lower(), error)
 
@@ -175,17 +171,12 @@ class Throttling(Generic[_M]):
         if not run.limits:
             return run
         try:
-            decision = deny_after_429(
-                self.limiter, error, run.limits, job=job, delivery=delivery, release=release, on_429=run.on_429
-            )
+            decision = deny_after_429(self.limiter, run, error, release=release)
         except ConfigurationError as fault:
             return Failed(fault)
         except Exception:
             self._log.exception("The 429 of %s %s could not be recorded; it is deferred.", self._noun.lower(), job.id)
-            delay, waits = min(delivery.longest, max(_PANIC_DELAY, error.retry_after)), delivery.waits
-            if waits is not None:
-                waits.waker.hold(waits.id or job.id, waits.item, round(delay * 1_000_000))
-            return Deferred(delay, None)
+            return _defer(min(delivery.longest, max(_PANIC_DELAY, error.retry_after)), job, delivery.waits)
         return self._outcome(decision, run)
 
     def pause(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> bool | Failed:
@@ -197,7 +188,7 @@ class Throttling(Generic[_M]):
             Whether the pause is stored; `Failed` after a configuration error.
         """
         try:
-            return pause(self.limiter, error, run.limits, job=run.job, on_429=run.on_429)
+            return pause(self.limiter, run, error)
         except ConfigurationError as fault:
             return Failed(fault)
         except Exception:
@@ -211,7 +202,7 @@ class Throttling(Generic[_M]):
         Return the outcome of a job that has *waited* for too long to wait again after a 429, or None if it may wait.
         The process that runs the body calls this.
         """
-        if not run.limits or not run.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
+        if not run.limits or not run.delivery.is_over(waited):
             return None
         limit = run.limits[0] if run.decision is None else run.decision.limit
         refusal = Decision(
@@ -237,9 +228,7 @@ class Throttling(Generic[_M]):
         if not isinstance(run, Run) or not run.limits:
             return run
         try:
-            decision = wait_again(
-                self.limiter, run.limits, retry_after, job=run.job, delivery=run.delivery, stored=stored
-            )
+            decision = wait_again(self.limiter, run, retry_after, stored=stored)
         except Exception as error:
             return self._outcome_of_error(run.job, error, waits)
         return self._outcome(decision, run)
@@ -281,9 +270,7 @@ class Throttling(Generic[_M]):
                 waits.waker.done(waits.id or job.id)  # a woken job makes no request, so its wake belongs to no job
             return Failed(error)
         self._log.error("%s %s could not be decided on; it is deferred.", self._noun, job.id, exc_info=error)
-        if waits is not None:
-            waits.waker.hold(waits.id or job.id, waits.item, round(_PANIC_DELAY * 1_000_000))
-        return Deferred(_PANIC_DELAY, None)
+        return _defer(_PANIC_DELAY, job, waits)
 
     def _outcome(self, decision: Decision, run: Run) -> Outcome:
         if not decision.allowed and not decision.final:
@@ -297,6 +284,13 @@ class Throttling(Generic[_M]):
 
 _UNKNOWN = Job(id="(unknown)")
 _UNTHROTTLED = Run(Job(), (), None, Delivery())
+
+
+def _defer(delay: float, job: Job, waits: Waiting | None) -> Deferred:
+    """Let a job wait whose request an error has prevented."""
+    if waits is not None:
+        waits.waker.hold(waits.id or job.id, waits.item, round(delay * 1_000_000))
+    return Deferred(delay, None)
 
 
 def _refusal(decision: Decision) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from throttlekit._core.algorithms.concurrency import Concurrency
@@ -12,12 +11,13 @@ from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Request
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Attempt, Claim, Decider, decision_from
+from throttlekit._engine.claims import Attempt, Claim, decision_from
 from throttlekit._engine.pipeline import Pipeline
 from throttlekit.errors import CostExceedsLimit, StoreUnavailable
 from throttlekit.fleet.fleet import Fleet
 from throttlekit.fleet.overrides import Paused
 from throttlekit.fleet.rules import Rule
+from throttlekit.hookspecs import ShadowDenied
 from throttlekit.stores.base import Request
 
 __all__ = ["OverrideLayer"]
@@ -27,19 +27,16 @@ class OverrideLayer:
     """
     Decides calls with the rules in force, which change a limit's rate, pause it, or set shadow mode.
 
-    While no rule is in force, it passes every call down.
-
-    Args:
-        pipeline: Decides each limit in shadow mode separately, and defers jobs of a paused limit.
-        below: Decides the limits that are enforced.
+    While no rule is in force, it passes every call to *pipeline*, which also decides each limit in shadow mode
+    separately, and defers jobs of a paused limit.
     """
 
-    def __init__(self, fleet: Fleet, pipeline: Pipeline, below: Decider) -> None:
-        self._fleet, self._pipeline, self._below = fleet, pipeline, below
+    def __init__(self, fleet: Fleet, pipeline: Pipeline) -> None:
+        self._fleet, self._pipeline = fleet, pipeline
 
     def acquire(self, call: Call) -> Decision:
         if not self._fleet.has_overrides():
-            return self._below.acquire(call)
+            return self._pipeline.acquire(call)
         overrides, resolver = self._fleet.overrides, self._pipeline.resolver
         resolver.registry.check(call)
         overridden = overrides.apply(call, resolver)
@@ -47,7 +44,7 @@ class OverrideLayer:
             return self._hold_back(call, overridden.paused)
         try:
             shadowed, too_dear = self._shadow_claims(call, overridden.shadow)
-            found = self._below.acquire(call.on(overridden.limits)) if overridden.limits else None
+            found = self._pipeline.acquire(call.on(overridden.limits)) if overridden.limits else None
         except CostExceedsLimit as error:
             return self._hold_back(call, overrides.too_dear(error, call))
         if found is not None and not (found.allowed and shadowed):
@@ -57,35 +54,11 @@ class OverrideLayer:
         if call.peek:
             return replace(decisions[0], charged=())
         decision = replace(decisions[0], charged=tuple(each for one in decisions for each in one.charged))
-        if call.waits is not None:  # the job may have waited for a limit now in shadow mode
-            call.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
+        if call.delivery.waits is not None:  # the job may have waited for a limit now in shadow mode
+            call.delivery.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
         if found is None:
             self._pipeline.events.emit_decided_locally(decision, call.limits, call.job)
         return decision
-
-    def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
-        """Like `Pipeline.peek_all`. A call with a paused limit, or with one in shadow mode, is decided separately."""
-        if not self._fleet.has_overrides():
-            return self._pipeline.peek_all(calls)
-        overrides, resolver = self._fleet.overrides, self._pipeline.resolver
-        answers: dict[int, Decision | Exception] = {}
-        together: dict[int, Call] = {}
-        for number, call in enumerate(calls):
-            try:
-                resolver.registry.check(call)
-                overridden = overrides.apply(call, resolver)
-                if overridden.paused is None and not overridden.shadow:
-                    together[number] = call.on(overridden.limits)
-                else:
-                    answers[number] = self.acquire(call)
-            except Exception as error:
-                answers[number] = error
-        answers.update(zip(together, self._pipeline.peek_all([*together.values()]), strict=True))
-        for number, answer in answers.items():
-            if isinstance(answer, CostExceedsLimit):  # an operator's rate may be too low for the cost
-                with suppress(CostExceedsLimit):
-                    answers[number] = self._hold_back(calls[number], overrides.too_dear(answer, calls[number]))
-        return [answers[number] for number in range(len(calls))]
 
     def _decide_in_shadow(self, call: Call, claim: Claim, too_dear: Rule | None) -> Decision:
         """
@@ -110,7 +83,7 @@ class OverrideLayer:
                 )
         if not one.allowed:
             if not call.peek:
-                self._pipeline.events.emit_shadow_denied(one, call.job)
+                self._pipeline.events.shadow_denied.emit(ShadowDenied(one, call.job))
             one = replace(one, allowed=True, retry_after=0.0, delay=0.0, reason="allowed")
         if one.charged or isinstance(claim.limit, Concurrency):  # slots cannot be settled
             return one
@@ -121,7 +94,7 @@ class OverrideLayer:
         """Decide one limit in shadow mode, for a caller that keeps no position."""
         caller = Caller.PEEK if call.peek else Caller.WITHOUT_JOB
         request = Request([claim.claim], Requester(caller))
-        answer = self._pipeline.layer.decide(Attempt(call, [claim], request))
+        answer = self._pipeline.decide(Attempt(call, [claim], request))
         decision = decision_from(answer, [claim])
         if not call.peek:
             self._fleet.count(decision, [claim], answer, NOT_WAITED, None)
@@ -151,7 +124,7 @@ class OverrideLayer:
         except CostExceedsLimit as error:
             paused = fleet.overrides.too_dear(error, call)
             (claim,) = self._claims(call, paused.limit)
-        known, waits, found = NOT_WAITED, call.waits, None
+        known, waits, found = NOT_WAITED, call.delivery.waits, None
         if waits is not None:
             known = waits.waker.waited_of(call.id)
         elif call.job is not None:
@@ -168,21 +141,20 @@ class OverrideLayer:
         back_us = now_us + round(decision.delay * 1_000_000)
         answer = Answer(Reason.PAUSED, 0, now_us, back_us, (None,))
         fleet.count(decision, [claim], answer, waited, job)
-        if waits is not None:
+        if waits is not None or job is not None:
             stops = claim.claim.bucket if paused.rule.what == "pause" else ""
             units = [each.claim for each in self._in_force(call, 1)]
-            decision = self._pipeline.hold(call, waits, decision, waited, units=units, stops=stops)
-        elif job is not None:
-            decision = self._pipeline.defer(call, job, decision, waited, [claim.claim])
+            decision = self._pipeline.defer(call, decision, waited, claims=units, stops=stops)
         self._pipeline.events.emit_decided_locally(decision, [claim.limit], call.job)
         return decision
 
     def _in_force(self, call: Call, cost: int | None) -> list[Claim]:
-        """Return the claims of *call* at the current rates; none if its cost exceeds one of its limits."""
+        """Return the claims of *call* at the current rates; of one unit each if its cost exceeds one of its limits."""
         limits = self._fleet.overrides.in_force(call.limits, call.real_job)
-        with suppress(CostExceedsLimit):
+        try:
             return self._pipeline.resolver.resolve(call.on(limits)._replace(cost=cost), remember=False)
-        return []
+        except CostExceedsLimit:
+            return self._in_force(call, 1)
 
     def _claims(self, call: Call, limit: Limit) -> list[Claim]:
         return self._pipeline.resolver.resolve(call.on([limit]), remember=False)

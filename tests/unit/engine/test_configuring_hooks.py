@@ -10,6 +10,7 @@ import pytest
 
 from support.servers.away import Away
 from throttlekit import (
+    ByLatency,
     Concurrency,
     ConfigurationError,
     Job,
@@ -96,6 +97,18 @@ def test_invalid_cost_is_ignored(cost: Any, caplog: pytest.LogCaptureFixture) ->
     made = limiter(CostFor({"api": wrong}))
     assert made.acquire(API, job=JOB).remaining == 9
     assert "A plugin failed in throttlekit_cost; what it returned is not used." in caplog.text
+
+
+def test_cost_of_a_plugin_is_a_number_of_slots(caplog: pytest.LogCaptureFixture) -> None:
+    """A plugin may set how many slots a job holds, but not where each job, or each workflow, holds one."""
+    adaptive = Concurrency("adaptive", 4, adapt=ByLatency(floor=2))
+    shared = Concurrency("shared", 4, held_by="{account}")
+    made = limiter(CostFor({"slots": 3, "adaptive": 3, "shared": 3}))
+    decision = made.acquire(Concurrency("slots", 4), job=JOB)
+    assert (decision.cost, decision.remaining) == (3, 1)
+    for limit in (adaptive, shared):
+        assert made.acquire(limit, job=JOB).cost == 1
+    assert "holds one slot of" in caplog.text
 
 
 def test_key_of_a_plugin_replaces_the_limits_key() -> None:
@@ -202,9 +215,9 @@ def test_events_of_adapters_are_emitted_and_logged(caplog: pytest.LogCaptureFixt
     made = limiter(listener, RunLog())
     decision = made.acquire(API, job=JOB)
     with caplog.at_level(logging.DEBUG, "throttlekit"):
-        made.events.emit_started(JOB, decision)
-        made.events.emit_finished(JOB, decision, "succeeded", 1.5)
-        made.events.emit_rate_limited(JOB, API, 30.0)
+        made.events.started.emit(Started(JOB, decision))
+        made.events.finished.emit(Finished(JOB, decision, "succeeded", 1.5))
+        made.events.rate_limited.emit(RateLimitReceived(JOB, API, 30.0))
         made.settle(decision, actual=2)
     assert listener.events == [
         Started(JOB, decision),

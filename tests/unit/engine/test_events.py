@@ -21,6 +21,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
+from throttlekit.adapter import Run
 from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore
@@ -97,7 +98,8 @@ def test_a_decision_without_the_store_is_an_event(listener: Listener) -> None:
 
 def test_a_429_is_an_event_with_a_denial(limiter: Limiter, listener: Listener) -> None:
     """A body that received a 429 is decided again during the pause: the reason of the decision is "paused"."""
-    deny_after_429(limiter, RateLimited(retry_after=30), [LIMIT], job=Job(), delivery=Delivery(), release=lambda: None)
+    run = Run(Job(), (LIMIT,), None, Delivery())
+    deny_after_429(limiter, run, RateLimited(retry_after=30), release=lambda: None)
     assert [(event.decision.reason, event.due) for event in listener.events] == [("paused", pytest.approx(30, abs=0.2))]
 
 

@@ -227,6 +227,23 @@ def test_a_redelivered_job_requests_only_its_own_cost(limiter: Limiter, store: F
     assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
 
 
+def test_a_job_that_was_late_leaves_its_waitlist(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """
+    A job without a waker, which made no request at its turn, may be granted prefetched units later. It then waits no
+    longer, so no unit is reserved for it.
+    """
+    claims = [each.claim for each in limiter.claims(Call([API], job()))]
+    limiter.acquire(API, cost=1000)
+    assert not limiter.acquire(API, job=job()).allowed
+    clock.advance(10)
+    fill(limiter)
+    assert store.where(claims, "1") is not None
+    calls = len(store.asked)
+    assert limiter.acquire(API, job=job()).allowed
+    assert len(store.asked) == calls, "the unit was prefetched"
+    assert store.where(claims, "1") is None
+
+
 # Several limits
 
 

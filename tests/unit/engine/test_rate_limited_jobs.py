@@ -28,7 +28,7 @@ from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.waitlist import Waitlist
 from throttlekit._engine.pipeline import History
 from throttlekit._wiring import wiring_of
-from throttlekit.adapter import check_on_429
+from throttlekit.adapter import Run, check_on_429, name_of
 from throttlekit.adapter.body import running
 from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.errors import StoreUnavailable
@@ -94,7 +94,8 @@ def refuse(
     on_429: Any = None,
 ) -> Decision:
     """Deny *job* after a 429. No slot is released, because `run_body` has released those of the job."""
-    return deny_after_429(limiter, error, limits, job=job, delivery=delivery, release=lambda: None, on_429=on_429)
+    run = Run(job, tuple(limits), None, delivery, name_of(on_429))
+    return deny_after_429(limiter, run, error, release=lambda: None)
 
 
 def run_body(limiter: Limiter, *limits: Any) -> None:
@@ -296,6 +297,6 @@ def test_slots_are_released_after_the_key_is_paused(limiter: Limiter, store: Unr
         store.calls.append("release")
         limiter.release(running)
 
-    decision = deny_after_429(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release)
+    decision = deny_after_429(limiter, Run(JOB, (PARTNER, SLOTS), running, PLAIN), RateLimited(30), release=release)
     assert store.calls[:3] == ["pause", "release", "acquire"]
     assert decision.delay >= 30

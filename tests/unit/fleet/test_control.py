@@ -33,7 +33,7 @@ from throttlekit import (
 from throttlekit._core.limit.change import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
-from throttlekit.adapter import decision_from_receipt, receipt
+from throttlekit.adapter import Run, decision_from_receipt, receipt
 from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rules import Rule, as_text, data_of, field_of, plain, rule_of
@@ -258,8 +258,8 @@ def test_positions_and_pause_survive_a_change_of_the_rate(fleet: Fleet) -> None:
 def test_429_pauses_the_limit_at_the_current_rate(fleet: Fleet) -> None:
     """A 429 applies to the rate that the body ran under, and so do `pause`, `resume`, `reset` and `peek`."""
     fleet.set_rules(Rule(what="set", name="partner", rate="20/s"))
-    error = RateLimited(30)
-    denied = deny_after_429(fleet.limiter, error, [PARTNER], job=Job(id="1"), delivery=Delivery(), release=lambda: None)
+    run = Run(Job(id="1"), (PARTNER,), None, Delivery())
+    denied = deny_after_429(fleet.limiter, run, RateLimited(30), release=lambda: None)
     assert denied.delay >= 29
     assert fleet.decide(PARTNER).reason == "paused"
     fleet.limiter.reset(PARTNER)
@@ -278,7 +278,7 @@ def test_a_429_of_a_job_that_costs_more_than_a_set_burst_pauses_the_limit(fleet:
     job, delivery = Job(id="1", queue="q", kwargs={"cost": 5}), Delivery()
     assert fleet.limiter.acquire(dear, job=job, delivery=delivery)
     fleet.set_rules(Rule(what="set", name="dear", rate="2/s"))
-    denied = deny_after_429(fleet.limiter, RateLimited(30), [dear], job=job, delivery=delivery, release=lambda: None)
+    denied = deny_after_429(fleet.limiter, Run(job, (dear,), None, delivery), RateLimited(30), release=lambda: None)
     assert (denied.allowed, denied.reason, denied.final) == (False, "paused", False)
     fleet.set_rules()
     assert fleet.limiter.peek(dear, job=job).reason == "paused", "the pause was stored"
@@ -396,6 +396,18 @@ def test_job_past_its_max_wait_ends_in_a_pause(fleet: Fleet, delivery: Delivery,
     assert again.final is (refused_after is not None)
 
 
+def test_job_that_costs_more_than_a_set_burst_ends_at_its_max_wait(fleet: Fleet) -> None:
+    """A job without a waker, whose cost an operator's rate can never admit, waits no longer than its `max_wait`."""
+    dear, delivery = TokenBucket("dear", "10/s", cost=lambda job: 5), Delivery(max_wait=30)
+    fleet.set_rules(Rule(what="set", name="dear", rate="2/s"))
+    claims = [each.claim for each in fleet.limiter.claims(Call([dear], Job(id="1")))]
+    assert fleet.decide(dear, delivery=delivery).reason == "paused"
+    assert fleet.store.where(claims, "1") is not None
+    fleet.advance(31)
+    assert fleet.decide(dear, delivery=delivery).reason == "waited too long"
+    assert fleet.store.where(claims, "1") is None
+
+
 def test_longest_pause_is_reported(fleet: Fleet) -> None:
     """Of several paused limits, and of the pauses of a key and of its limit, the one that ends last is reported."""
     soon, late = fleet.clock() + 5_000_000, fleet.clock() + 50_000_000
@@ -423,6 +435,18 @@ def test_tenant_has_another_weight_while_a_rule_is_set(fleet: Fleet) -> None:
     assert [wait(n, "a") for n in (1, 2, 3)] == [0.2, 0.3, 0.4], "after b1, before b2"
     fleet.set_rules()
     assert wait(4, "a") == 0.6, "after b2, with b3"
+
+
+def test_a_rule_that_has_ended_takes_no_memory(fleet: Fleet) -> None:
+    """The limits with the rates of rules are kept while these are in force, and no longer."""
+    overrides = fleet.limiter.fleet.overrides  # type: ignore[union-attr]
+    for number in range(3):
+        limit = TokenBucket(f"limit-{number}", "10/s")
+        fleet.set_rules(Rule(what="set", name=limit.name, rate="20/s"))
+        assert fleet.decide(limit).limit.amount == 20
+        assert [name for name, _ in overrides._made] == [limit.name]
+    fleet.set_rules()
+    assert not overrides._made
 
 
 # Rules that scale
