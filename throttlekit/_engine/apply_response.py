@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Charged, Decision
@@ -36,11 +36,11 @@ class Allowance(NamedTuple):
     seconds: float
 
 
-class _Slower(Protocol):
-    def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None: ...
-
-
-def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]) -> None:
+def apply_response(
+    slow_down: Callable[[Sequence[tuple[Limit, Slowing]]], None],
+    response: Any,
+    claims: Mapping[Unit, Sequence[Claim]],
+) -> None:
     """Slow *claims* down to the remaining units that *response* reports. If the store does not answer, log that."""
     reported = read_response(response)
     slowings = [
@@ -51,7 +51,7 @@ def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequen
     ]
     try:
         if slowings:
-            limiter.slow_down(slowings)
+            slow_down(slowings)
     except StoreUnavailable as error:
         if _not_stored.due():
             _log.warning("%s. The rate-limit headers of a response were not applied.", error)

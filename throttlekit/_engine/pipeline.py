@@ -37,8 +37,9 @@ class Pipeline:
     Decides calls. `acquire` runs all steps. An event loop runs the same steps one by one: `spend`, `attempt`, `decide`
     in a thread, then `conclude`, and `leave` if the wait has ended, or `without_store`.
 
-    Args:
-        count: A function that counts the store's decisions for the fleet.
+    Attributes:
+        count: Counts the store's decisions for the fleet. None without live control.
+        history: How jobs have waited that their framework redelivers after a delay.
     """
 
     def __init__(
@@ -295,8 +296,8 @@ class History:
         self._clock_us = clock_us
         self._lock = threading.Lock()
         renew_lock_after_fork(self, "_lock")
-        self._known: dict[str, tuple[int, Waited]] = {}
-        self._again: set[str] = set()
+        self._known: dict[str, tuple[int, Waited, bool]] = {}
+        """When each job was granted, how it had waited, and whether it waits again."""
 
     def note(self, id: str, waited: Waited, *, again: bool = False) -> None:
         """Record that a job was granted, or, if *again*, that it waits again without an entry in a store."""
@@ -304,24 +305,20 @@ class History:
             return
         with self._lock:
             self._known.pop(id, None)
-            self._again.discard(id)
             if waited.denials:
-                self._known[id] = self._clock_us(), waited
-            if again:
-                self._again.add(id)
+                self._known[id] = self._clock_us(), waited, again
             if len(self._known) > _MOST_REMEMBERED:
-                oldest = next(iter(self._known))
-                del self._known[oldest]
-                self._again.discard(oldest)
+                del self._known[next(iter(self._known))]
 
     def before(self, id: str, *, again: bool) -> Waited:
         """Return how long a job had waited before its current request. If *again*, it ran, and received a 429."""
-        return self.of(id) if again or id in self._again else NOT_WAITED
+        known = self._known.get(id)
+        return NOT_WAITED if known is None or not (again or known[2]) else self.of(id)
 
     def of(self, id: str) -> Waited:
         """Return how long a job has waited, including its run, or zeros if no wait is known."""
         with self._lock:
-            granted, waited = self._known.get(id, (0, NOT_WAITED))
+            granted, waited, _ = self._known.get(id, (0, NOT_WAITED, False))
         if not waited.denials:
             return waited
         return waited._replace(for_us=waited.for_us + self._clock_us() - granted)

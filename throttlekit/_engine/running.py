@@ -214,7 +214,7 @@ class Running:
         """
         if self._limiter is not None and self.decision is not None and self.decision.charged:
             named = limits_by_unit(limit, tokens, input_tokens, output_tokens)
-            apply_response(self._limiter, response, claims_of(self.decision, named))
+            apply_response(self._limiter.slow_down, response, claims_of(self.decision, named))
 
     def report_overload(self, limit: Limit | str | None = None) -> None:
         """

@@ -133,7 +133,7 @@ class OverrideLayer:
         waited = known._replace(denials=max(1, known.denials))
         of_job = known._replace(denials=0) if job is None else waited  # a caller without a job has no deferrals
         decision = fleet.overrides.deny_during_pause(claim, paused.rule, of_job)
-        if found is not None:  # wait until the estimated time of the job's units, if after the pause
+        if found is not None and paused.rule.what == "pause":  # its units may be free only after the pause
             decision = replace(decision, delay=max(decision.delay, found.in_us / 1_000_000))
         if call.peek:
             return decision
