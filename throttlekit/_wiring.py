@@ -15,8 +15,7 @@ from throttlekit._engine.claims import Claim, ClaimResolver
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
-from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of, with_groups
-from throttlekit._engine.prefetch import Prefetcher
+from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, with_groups
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.relay import Relay
 from throttlekit._engine.room import AHEAD_US
@@ -25,7 +24,7 @@ from throttlekit._engine.stores import Stores
 from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every
 from throttlekit._util.threads import Threads
-from throttlekit.errors import StoreUnavailable
+from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.hookspecs import SlotLost
 from throttlekit.stores.base import Slowing, Store, is_same_address
 from throttlekit.stores.breaker import CircuitBreaker
@@ -53,13 +52,11 @@ class Wiring:
         stores: The stores that hold the counts: the store of the fleet, and the memory of this process.
         pipeline: The layer that decides a call with the store.
         decider: The layer that decides every call: the pipeline, or the layer of live control above it.
-        prefetcher: The object that keeps prefetched units.
     """
 
     stores: Stores
     pipeline: Pipeline
     decider: Pipeline | OverrideLayer
-    prefetcher: Prefetcher
 
 
 def _call(_: str, wake: Callable[[], object]) -> object:
@@ -77,7 +74,14 @@ class Wired:
         stores: Mapping[str, str | Store] | None = None,
     ) -> None:
         hooks = plugin_manager(plugins)
-        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
+        if client is NO_CLIENT:
+            made = store_from(store, hooks)
+        elif store is DEFAULT_STORE:
+            from throttlekit.stores.from_client import store_of_client  # few limiters need it
+
+            made = store_of_client(client)
+        else:
+            raise ConfigurationError("a limiter uses one store: give a URL or client=, not both")
         made = with_groups(made, stores, hooks)
         counted = Stores(CircuitBreaker(made), MemoryStore.beside(made))
         self.events = EventDispatcher(hooks)
@@ -92,16 +96,15 @@ class Wired:
 
     def _stack(self, stores: Stores) -> Wiring:
         """Stack the layers. Only a limiter with a shared store has the layer of live control."""
-        prefetcher = Prefetcher(stores)
-        pipeline = Pipeline(stores, self._resolver, self.events, prefetcher)
+        pipeline = Pipeline(stores, self._resolver, self.events)
         if not stores.shared.shared:
-            return Wiring(stores, pipeline, pipeline, prefetcher)
+            return Wiring(stores, pipeline, pipeline)
         from throttlekit.fleet.fleet import Fleet  # costly to import, and a limiter in memory does not need it
         from throttlekit.fleet.override_layer import OverrideLayer
 
-        self.fleet = fleet = Fleet(stores.shared, self, prefetcher.take_grants)
+        self.fleet = fleet = Fleet(stores.shared, self, pipeline.prefetcher.take_grants)
         self._resolver.weight_of, pipeline.count = fleet.overrides.weight_of, fleet.count
-        return Wiring(stores, pipeline, OverrideLayer(fleet, pipeline), prefetcher)
+        return Wiring(stores, pipeline, OverrideLayer(fleet, pipeline))
 
     @property
     def waker(self) -> Waker[Callable[[], object]]:
@@ -224,7 +227,7 @@ class Wired:
         Raises:
             StoreUnavailable: The store did not answer. Limits of scope "process" are paused nevertheless.
         """
-        with self._wiring.prefetcher.without([each.claim.bucket for each in claims]):
+        with self._wiring.pipeline.prefetcher.without([each.claim.bucket for each in claims]):
             for store, part in self._wiring.stores.split(claims, lambda each: each.in_process):
                 store.pause([each.claim for each in part], for_us, emptied=emptied)
 
@@ -259,7 +262,7 @@ class Wired:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        with self._wiring.prefetcher.without([each.bucket for _, each in slowings]):
+        with self._wiring.pipeline.prefetcher.without([each.bucket for _, each in slowings]):
             self._wiring.stores.slow(slowings)
 
     def __reduce__(self) -> NoReturn:
@@ -269,7 +272,7 @@ class Wired:
         call = Call([limit], job, key, 0)
         self._registry.check(call)
         tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
-        return [each for tier in tiers for each in self.claims(call.on([tier]))]
+        return [each for tier in tiers for each in self.claims(call._replace(limits=[tier]))]
 
 
 def wiring_of(limiter: Wired) -> Wiring:

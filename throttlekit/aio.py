@@ -75,6 +75,7 @@ class AsyncLimiter:
             self._limiter = store
         else:
             self._limiter = Limiter(store, client=client, plugins=plugins, stores=stores)
+        self._pipeline, self._decider = wiring_of(self._limiter).pipeline, wiring_of(self._limiter).decider
         self._in_thread = self._limiter.threads.run_to_end
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()
 
@@ -92,9 +93,9 @@ class AsyncLimiter:
         delivery: Delivery = PLAIN_DELIVERY,
     ) -> Decision:
         """Like `Limiter.acquire`."""
-        call, pipeline = Call(limits, job, key, cost, delivery), wiring_of(self._limiter).pipeline
+        call, pipeline = Call(limits, job, key, cost, delivery), self._pipeline
         if await self._has_overrides():
-            return await self._run_to_end(partial(wiring_of(self._limiter).decider.acquire, call))
+            return await self._run_to_end(partial(self._decider.acquire, call))
         if (spent := pipeline.spend(call)) is not None:
             return spent
         attempt = pipeline.attempt(call)
@@ -126,7 +127,7 @@ class AsyncLimiter:
     ) -> Decision:
         """Like `Limiter.acquire_many`."""
         await self._has_overrides()  # the first call sends a request to the store, in a thread
-        units = UpTo(wiring_of(self._limiter).pipeline.resolver, self._limiter.in_force, limit, most, job, key)
+        units = UpTo(self._pipeline.resolver, self._limiter.in_force, limit, most, job, key)
         with suppress(StoreUnavailable):
             units.apply_peek(await self.peek(units.limit, key=units.key, cost=units.most))
         decision = await self.acquire(units.limit, key=units.key, cost=units.cost)
@@ -140,8 +141,8 @@ class AsyncLimiter:
         """Like `Limiter.peek`."""
         call = Call(limits, job, key, cost, peek=True)
         if await self._has_overrides():
-            return await self._in_thread(partial(wiring_of(self._limiter).decider.acquire, call))
-        attempt = wiring_of(self._limiter).pipeline.attempt(call)
+            return await self._in_thread(partial(self._decider.acquire, call))
+        attempt = self._pipeline.attempt(call)
         answer = await self._put(attempt).answered
         if isinstance(answer, Exception):
             raise answer
@@ -259,19 +260,16 @@ class AsyncLimiter:
         await self.close()
 
     def _put(self, attempt: Attempt) -> _Question:
-        loop, pipeline = asyncio.get_running_loop(), wiring_of(self._limiter).pipeline
+        loop = asyncio.get_running_loop()
         batches = self._loops.get(loop)
         if batches is None:
-            batches = self._loops[loop] = _Batches(self._decide_all, self._limiter.threads.start)
+            batches = self._loops[loop] = _Batches(self._pipeline.decide_all, self._limiter.threads.start)
         question = _Question(attempt, loop.create_future())
         if self._limiter.in_memory:
-            question.settle(pipeline.decide_all([attempt])[0])
+            question.settle(self._pipeline.decide_all([attempt])[0])
         else:
             batches.put(question, loop)
         return question
-
-    def _decide_all(self, attempts: Sequence[Attempt]) -> list[Answer | Exception]:
-        return wiring_of(self._limiter).pipeline.decide_all(attempts)
 
     async def _has_overrides(self) -> bool:
         """Like `Fleet.has_overrides`; the first call in a process sends a request to the store, in a thread."""
@@ -299,7 +297,7 @@ class AsyncLimiter:
         if isinstance(answer, Answer) and answer.allowed:
             await self._in_thread(partial(self._limiter.cancel, decision_from(answer, claims)))
         if call.delivery.waits is not None:
-            await self._in_thread(partial(wiring_of(self._limiter).pipeline.leave, call, units_of(question.attempt)))
+            await self._in_thread(partial(self._pipeline.leave, call, units_of(question.attempt)))
 
 
 @dataclass(slots=True, eq=False)

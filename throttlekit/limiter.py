@@ -392,7 +392,7 @@ class Limiter(Wired):
         call = Call(limits, job, key, 0)
         self._registry.check(call)
         for each in self.claims(call):
-            with self._wiring.prefetcher.without([each.claim.bucket]):
+            with self._wiring.pipeline.prefetcher.without([each.claim.bucket]):
                 self._wiring.stores.of(each.limit).reset([each.claim.bucket])
 
     def clear_waitlist(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
@@ -422,7 +422,7 @@ class Limiter(Wired):
         self._wiring.stores.returns.close()
         if self.fleet is not None:
             self.fleet.close()
-        self._wiring.prefetcher.close()
+        self._wiring.pipeline.prefetcher.close()
         self._close_waker()
         self._wiring.stores.shared.close()
         self.threads.close()

@@ -88,6 +88,6 @@ def test_prefetched_units_on_a_cluster_are_returned(cluster: Cluster) -> None:
     other = TokenBucket("other", "1/h", burst=40)
     admitted = sum(limiter.acquire(limit, other).allowed for _ in range(60))
     assert admitted == 40
-    prefetched = sum(entry.quota.left for entry in wiring_of(limiter).prefetcher._held.entries.values())
+    prefetched = sum(entry.quota.left for entry in wiring_of(limiter).pipeline.prefetcher._held.entries.values())
     assert 1000 - limiter.peek(limit).remaining <= 40 + prefetched
     limiter.close()

@@ -213,7 +213,3 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
         if cost is not None or peek or delivery.waits or not (key is None or type(key) is str):
             return None
         return (id(limits[0]), key) if len(limits) == 1 else (*map(id, limits), key)
-
-    def on(self, limits: Sequence[Limit]) -> Call:
-        """Return the same call for other *limits*."""
-        return self._replace(limits=limits)

@@ -39,14 +39,13 @@ class Pipeline:
 
     Attributes:
         count: Counts the store's decisions for the fleet. None without live control.
+        prefetcher: Keeps the prefetched units of this process.
         history: How jobs have waited that their framework redelivers after a delay.
     """
 
-    def __init__(
-        self, stores: Stores, resolver: ClaimResolver, events: EventDispatcher, prefetcher: Prefetcher
-    ) -> None:
-        self.resolver, self.events, self.prefetcher = resolver, events, prefetcher
-        self.history = History()
+    def __init__(self, stores: Stores, resolver: ClaimResolver, events: EventDispatcher) -> None:
+        self.resolver, self.events = resolver, events
+        self.prefetcher, self.history = Prefetcher(stores), History()
         self.count: Count | None = None
         self._stores, self._outage_delays = stores, OutageDelays()
 

@@ -33,7 +33,6 @@ __all__ = [
     "EventLog",
     "plugin_manager",
     "store_from",
-    "store_of",
     "with_groups",
 ]
 
@@ -116,20 +115,6 @@ def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
         f"no store is known for URLs{begins}: write memory://, redis://, rediss://, unix://, valkey://, "
         "redis+cluster:// or redis+sentinel://"
     )
-
-
-def store_of(client: object, *, also: bool) -> Store:
-    """
-    Return the store on the server of *client*, a client of redis-py.
-
-    Raises:
-        ConfigurationError: A store was given *also*, or *client* is not a client.
-    """
-    if also:
-        raise ConfigurationError("a limiter uses one store: give a URL or client=, not both")
-    from throttlekit.stores.from_client import store_of_client
-
-    return store_of_client(client)
 
 
 def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: pluggy.PluginManager) -> Store:

@@ -44,7 +44,7 @@ class OverrideLayer:
             return self._hold_back(call, overridden.paused)
         try:
             shadowed, too_dear = self._shadow_claims(call, overridden.shadow)
-            found = self._pipeline.acquire(call.on(overridden.limits)) if overridden.limits else None
+            found = self._pipeline.acquire(call._replace(limits=overridden.limits)) if overridden.limits else None
         except CostExceedsLimit as error:
             return self._hold_back(call, overrides.too_dear(error, call))
         if found is not None and not (found.allowed and shadowed):
@@ -152,9 +152,9 @@ class OverrideLayer:
         """Return the claims of *call* at the current rates; of one unit each if its cost exceeds one of its limits."""
         limits = self._fleet.overrides.in_force(call.limits, call.real_job)
         try:
-            return self._pipeline.resolver.resolve(call.on(limits)._replace(cost=cost), remember=False)
+            return self._pipeline.resolver.resolve(call._replace(limits=limits, cost=cost), remember=False)
         except CostExceedsLimit:
             return self._in_force(call, 1)
 
     def _claims(self, call: Call, limit: Limit) -> list[Claim]:
-        return self._pipeline.resolver.resolve(call.on([limit]), remember=False)
+        return self._pipeline.resolver.resolve(call._replace(limits=[limit]), remember=False)

@@ -68,7 +68,7 @@ def store(clock: FakeClock) -> Fleet:
 @pytest.fixture
 def limiter(store: Fleet, clock: FakeClock) -> Limiter:
     limiter = Limiter(store)
-    wiring_of(limiter).prefetcher._clock_us = clock
+    wiring_of(limiter).pipeline.prefetcher._clock_us = clock
     return limiter
 
 
@@ -78,7 +78,7 @@ def job(account: object = "a") -> Job:
 
 def held(limiter: Limiter) -> Any:
     """Return the prefetched units."""
-    return wiring_of(limiter).prefetcher._held
+    return wiring_of(limiter).pipeline.prefetcher._held
 
 
 def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any) -> int:
@@ -499,7 +499,7 @@ def test_units_are_prefetched_at_the_current_rate(limiter: Limiter, store: Fleet
     fill(limiter, slower)
     algorithms = [request.claims[0].algorithm for request, _ in store.asked[before:]]
     assert {algorithm.params[1:] for algorithm in algorithms} == {slower.bind(1).params[1:]}
-    assert {name[2] for name in wiring_of(limiter).prefetcher._held.entries} == {API.bucket, slower.bucket}
+    assert {name[2] for name in wiring_of(limiter).pipeline.prefetcher._held.entries} == {API.bucket, slower.bucket}
     assert store.left(slower) <= 400 - 16
     assert spendable(limiter, API) == 15
 
@@ -509,11 +509,11 @@ def test_grants_of_prefetched_units_are_counted(limiter: Limiter, store: Fleet) 
     counts = Counts()
     fill(limiter)
     calls = len(store.asked)
-    wiring_of(limiter).prefetcher.take_grants()
+    wiring_of(limiter).pipeline.prefetcher.take_grants()
     for _ in range(10):
         limiter.acquire(API)
     assert len(store.asked) == calls
     for expected in ([(10, 10)], []):
-        for each in wiring_of(limiter).prefetcher.take_grants():
+        for each in wiring_of(limiter).pipeline.prefetcher.take_grants():
             counts.record_prefetched(*each)
         assert [(seen.allowed, seen.units) for seen in counts.take()[0]] == expected
