@@ -17,7 +17,7 @@ from throttlekit.adapter import Failed, Run, Running, Throttling, begin_from_rec
 from throttlekit_celery._host import Ignore, job_of
 from throttlekit_celery._options import TaskLimits
 
-__all__ = ["LISTENER", "RECEIPT", "REFUSAL", "Bodies", "RunAgain", "catch_rate_limited", "receipt_of"]
+__all__ = ["LISTENER", "RECEIPT", "Bodies", "RunAgain", "catch_rate_limited", "receipt_of"]
 
 RECEIPT = "throttlekit_receipt"
 """
@@ -26,9 +26,6 @@ The header with the charges of a task. The main process sets it for the pool, an
 
 LISTENER = "_throttlekit_on_429"
 """The attribute of a request with limits that holds the function for the body's `RateLimited`."""
-
-REFUSAL = "_throttlekit_refusal"
-"""The attribute of an eager task's request that holds the error of its wait: the body must not begin."""
 
 _CATCHES = "_throttlekit_catches"
 
@@ -57,17 +54,18 @@ def receipt_of(run: Run) -> dict[str, Any]:
     return {**charged, "queue": run.job.queue}
 
 
-def catch_rate_limited(task: Any) -> None:
-    """Catch the `RateLimited` of *task*'s body before Celery's `autoretry_for` can count it as a failure."""
+def catch_rate_limited(task: Any) -> bool:
+    """
+    Catch the `RateLimited` of *task*'s body before Celery's `autoretry_for` can count it as a failure. Return False if
+    this function was called before for *task*.
+    """
     attribute = "_orig_run" if hasattr(task, "_orig_run") else "run"
     body = getattr(task, attribute)
     if hasattr(body, _CATCHES):
-        return
+        return False
 
     @functools.wraps(body)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if (refusal := task.request.__dict__.pop(REFUSAL, None)) is not None:
-            raise refusal
         if LISTENER in task.request.__dict__:
             current().start()
         while True:
@@ -82,6 +80,7 @@ def catch_rate_limited(task: Any) -> None:
 
     setattr(run, _CATCHES, True)
     setattr(task, attribute, run)
+    return True
 
 
 class Bodies:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from throttlekit import Delivery, Job, Limiter, RateLimited
 from throttlekit.adapter import Deferred, Failed, JobOptions, Outcome, Run, Throttling, Waiting, WaitRules, begin, end
-from throttlekit_celery._body import LISTENER, REFUSAL
+from throttlekit_celery._body import LISTENER
 from throttlekit_celery._host import job_of
 from throttlekit_celery._options import TaskLimits
 
@@ -23,24 +24,41 @@ _LEAST, _CHECK_EVERY = 0.01, 0.5
 
 
 def make_eager_wait(limiter: Limiter, limits: TaskLimits) -> Callable[[Any], None]:
-    """Return a function that waits until a task of the app, if it is eager, may run."""
+    """Return a function that changes a task of the app: if the task is eager, its body waits until it may begin."""
     throttling = Throttling(limiter, _EagerHost(), rules=WaitRules(), log=_log, noun="Task")
 
-    def wait(task: Any) -> None:
-        if task.request.is_eager and (options := limits.of(task)).limits:
-            try:
-                _EagerTask(task, options).start(throttling)
-            except Exception as error:  # Celery calls this in a signal, whose errors it only logs
-                task.request.__dict__[REFUSAL] = error
+    def wait_if_eager(task: Any) -> None:
+        body = task.run  # with `autoretry_for`, which would retry an error of the wait
 
-    return wait
+        @functools.wraps(body)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            request = _request_that_begins(task)
+            if request is not None and (options := limits.of(task)).limits:
+                _EagerTask(task, request, options).start(throttling)
+            return body(*args, **kwargs)
+
+        task.run = run
+
+    return wait_if_eager
+
+
+def _request_that_begins(task: Any) -> Any:
+    """
+    Return the eager request of *task* whose body begins now, or None if there is none.
+
+    It is not the last request of *task* if the user's `__call__` calls `super().__call__`, which adds another request.
+    So does a direct call of *task* in its own body.
+    """
+    request = next((each for each in reversed(task.request_stack.stack) if each.is_eager), None)
+    return None if request is None or LISTENER in request.__dict__ else request
 
 
 class _EagerTask:
     """One eager task. Its body may begin several times: once, and again after each 429."""
 
-    def __init__(self, task: Any, options: JobOptions) -> None:
+    def __init__(self, task: Any, request: Any, options: JobOptions) -> None:
         self.task = task
+        self.request = request
         self.options = options
         self.woken = threading.Event()
 
@@ -58,7 +76,8 @@ class _EagerTask:
         waits.waker.done(outcome.job.id)
         if outcome.decision is not None:
             begin(throttling.limiter, outcome.decision, outcome.job)
-        self.task.request.__dict__[LISTENER] = partial(self._start_again, throttling, outcome)
+        for request in (self.request, self.task.request):
+            request.__dict__[LISTENER] = partial(self._start_again, throttling, outcome)
 
     def _start_again(self, throttling: Throttling[_EagerTask], run: Run, error: RateLimited) -> None:
         self.start(throttling, throttling.rate_limited(run, error, release=partial(end, error)))
@@ -83,7 +102,7 @@ class _EagerHost:
         return message.options
 
     def job(self, message: _EagerTask) -> Job:
-        return job_of(message.task, message.task.request)
+        return job_of(message.task, message.request)
 
     def delivery(self, message: _EagerTask, max_wait: float | None) -> Delivery:
         return Delivery()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from throttlekit.adapter import Dropped, Failed
 from throttlekit_celery._host import worker_state
 
 __all__ = ["HeldTask", "State"]
@@ -34,6 +35,7 @@ class HeldTask:
     One delivery of a throttled task, from its receipt until the task has ended or is put back into its queue.
 
     Attributes:
+        request: Celery's request of the task.
         execute: Celery's own function that passes the request to the pool.
         received_at: The time of the receipt, by the monotonic clock.
         queue: The queue that delivered the task, if known. It is read at receipt, because the worker may cancel the
@@ -44,9 +46,9 @@ class HeldTask:
         raised: Whether the prefetch count is one higher because of this task.
         stays_until: The time before which the task is not put back into its queue, because the last copy failed.
         check_failed: Whether the last check of the held task failed.
+        end: How the task ends without its body, if that is decided. Celery may not have stored it yet.
     """
 
-    consumer: Any
     request: Any
     execute: Any
     received_at: float
@@ -57,6 +59,7 @@ class HeldTask:
     raised: bool = False
     stays_until: float = 0.0
     check_failed: bool = False
+    end: Failed | Dropped | None = None
 
     @property
     def id(self) -> str:

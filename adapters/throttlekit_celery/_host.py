@@ -25,6 +25,7 @@ __all__ = [
     "attribute_to_celery",
     "connect_on_app_finalize",
     "consume_again",
+    "count_free_processes",
     "current_task",
     "expires_in",
     "forget",
@@ -231,6 +232,15 @@ def consume_again(consumer: Any, prefetch: int) -> None:
             tasks.channel.basic_cancel(tag)  # RabbitMQ delivers messages with this tag until it confirms
             tasks._active_tags.pop(queue.name, None)
             tasks._basic_consume(queue, no_ack=tasks.no_ack)
+
+
+def count_free_processes(consumer: Any) -> int | None:
+    """Return the number of processes of a worker's prefork pool that have no task. Return None for other pools."""
+    pool: Any = getattr(consumer.pool, "_pool", None)
+    busy = getattr(pool, "_busy_workers", None)
+    if busy is None or not consumer.controller.pool_putlocks:
+        return None
+    return int(consumer.pool.num_processes - len(busy) - len(pool.outbound_buffer))
 
 
 def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:

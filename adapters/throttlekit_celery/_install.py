@@ -8,13 +8,13 @@ the configuration before the user has completed it.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, checks_spelling, seconds_in
-from throttlekit_celery._admission import Admission
+from throttlekit.adapter import OnWaitedTooLong, Throttling, WaitRules, check_limiter, checks_spelling, seconds_in
 from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import make_eager_wait
 from throttlekit_celery._host import (
@@ -27,8 +27,11 @@ from throttlekit_celery._host import (
 )
 from throttlekit_celery._installation import Installation, add, installation_of
 from throttlekit_celery._options import TaskLimits
+from throttlekit_celery._worker import WorkerHost
 
-__all__ = ["admission_of", "install"]
+__all__ = ["install"]
+
+_log = logging.getLogger("throttlekit.celery")
 
 
 @checks_spelling
@@ -75,7 +78,9 @@ def install(
         ConfigurationError: An argument can never work, `install` was already called for this app, or this is a
             process of a worker's pool.
     """
-    app = _check_app(app)
+    if (real := real_app(app)) is None:
+        raise ConfigurationError(f"install takes a Celery app: install(app, limiter), not {app!r}")
+    app = real
     check_limiter(limiter, 'install takes a limiter: install(app, Limiter("redis://…"))')
     if is_pool_process():
         raise ConfigurationError("install(app, …) in a pool process is too late: call it where the app is made")
@@ -85,38 +90,24 @@ def install(
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
     if type(max_held) is not int or max_held < 1:
         raise ConfigurationError(f"max_held must be a whole number of at least 1, not {max_held!r}")
-    limits = TaskLimits(limiter, throttle)
-    admission = Admission(
-        app,
-        limiter,
+    limits, rules = TaskLimits(limiter, throttle), WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
+    throttling = Throttling(limiter, WorkerHost(limits, rules), rules=rules, log=_log, noun="Task")
+    installed = Installation(
+        throttling,
         limits,
-        rules=WaitRules.read(max_wait, max_deferrals, on_waited_too_long),
+        Bodies(throttling, limits),
+        wait_if_eager=make_eager_wait(limiter, limits) if eager == "wait" else None,
         max_hold=None if max_hold is None else _read_max_hold(max_hold),
         max_held=max_held,
     )
     if app.finalized:
-        admission.check()
-    waits = make_eager_wait(limiter, limits) if eager == "wait" else None
-    installed = Installation(admission, Bodies(admission.throttling, limits), limits, waits)
+        limits.check(app)
     app.task = _add_check(app.task, limits)
     app.steps["consumer"].add(_make_step(installed))
     on_each_task(app, installed.listen)  # a process without a worker may never finalize the app
     if app.finalized:
         installed.listen_all(app)
     add(app, installed)
-
-
-def admission_of(app: Any) -> Admission | None:
-    """Return the `Admission` of *app*, or None if `install` was not called for it."""
-    installed = installation_of(_check_app(app))
-    return installed.admission if installed is not None else None
-
-
-def _check_app(app: Any) -> Any:
-    real = real_app(app)
-    if real is None:
-        raise ConfigurationError(f"install takes a Celery app: install(app, limiter), not {app!r}")
-    return real
 
 
 def _read_max_hold(value: float | timedelta) -> float:
@@ -150,27 +141,29 @@ def _add_check(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., An
 
 
 def _make_step(installed: Installation) -> type[Any]:
-    admission = installed.admission
-
     class ThrottlekitHeld(StartStopStep):  # type: ignore[misc]
         """Checks the limits of all tasks when the worker starts, and puts held tasks back when it stops."""
 
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
         def __init__(self, consumer: Any, **options: Any) -> None:
-            admission.check()
+            installed.limits.check(consumer.app)
             super().__init__(consumer, **options)  # pyright: ignore[reportUnknownMemberType]
+            self._admission = installed.admit_tasks_of(consumer)
+            # After a lost connection, Celery would first lower the prefetch count, and then set it to the value of a
+            # worker that holds no tasks.
+            consumer.app.conf.worker_enable_prefetch_count_reduction = False
 
         def start(self, consumer: Any) -> None:
-            admission.start(consumer)
+            self._admission.start()
 
         def stop(self, consumer: Any) -> None:
             # Celery 5.7 may also stop because the connection is lost. Then the worker cannot acknowledge the original,
             # so a copy would make the task run twice.
             if consumer.controller.blueprint.state == RUN or consumer.connection is None:
-                admission.on_disconnect(consumer)
+                self._admission.on_disconnect()
             else:
-                admission.stop(consumer)
+                self._admission.stop()
 
         terminate = stop
 

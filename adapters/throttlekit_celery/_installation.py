@@ -10,12 +10,14 @@ from __future__ import annotations
 import atexit
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
+from throttlekit.adapter import Throttling
 from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import Bodies, catch_rate_limited
+from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import connect_on_app_finalize, has_copies, signals
 from throttlekit_celery._maps import refuse_maps
 from throttlekit_celery._options import TaskLimits
@@ -25,19 +27,42 @@ __all__ = ["Installation", "add", "installation_for", "installation_of"]
 
 @dataclass(eq=False)
 class Installation:
-    """The objects that `install` creates for one app."""
+    """
+    The objects that `install` creates for one app.
 
-    admission: Admission
-    bodies: Bodies
+    Attributes:
+        wait_if_eager: A function that makes a task wait if it is eager. None if eager tasks ignore their limits.
+        admissions: The `Admission` of each running worker of the app, by the worker's consumer.
+    """
+
+    throttling: Throttling[HeldTask]
     limits: TaskLimits
-    wait_in_place: Callable[[Any], None] | None
+    bodies: Bodies
+    wait_if_eager: Callable[[Any], None] | None
+    max_hold: float | None
+    max_held: int
+    admissions: dict[Any, Admission] = field(default_factory=dict[Any, Admission])
 
     def listen(self, task: Any) -> None:
         """If *task* has limits, catch the `RateLimited` of its body, and reject `.map`, `.starmap` and `.chunks`."""
-        if self.limits.may_limit(task):
-            catch_rate_limited(task)
+        if self.limits.may_limit(task) and catch_rate_limited(task):
+            if self.wait_if_eager is not None:
+                self.wait_if_eager(task)
             if self.limits.of(task).limits:
                 refuse_maps(task)
+
+    def admit_tasks_of(self, consumer: Any) -> Admission:
+        """Return a new `Admission`, which checks the tasks that the worker of *consumer* receives."""
+        admission = Admission(consumer, self.throttling, self.limits, max_hold=self.max_hold, max_held=self.max_held)
+        self.admissions[consumer] = admission
+        return admission
+
+    def close(self, controller: Any) -> None:
+        """Close the admissions of the worker of *controller*, or of all workers if that is None."""
+        for consumer, admission in list(self.admissions.items()):
+            if controller is None or consumer.controller is controller:
+                admission.close()
+                self.admissions.pop(consumer, None)
 
     def listen_all(self, app: Any) -> None:
         for task in list(app.tasks.values()):
@@ -82,15 +107,13 @@ def installation_for(app: Any) -> Installation | None:
 
 
 def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None:
-    if installed := installation_of(sender.app):
-        installed.admission.receive(sender, request)
+    if (installed := installation_of(sender.app)) and (admission := installed.admissions.get(sender)):
+        admission.receive(request)
 
 
 def _on_prerun(task: Any = None, **_: Any) -> None:
     if installed := installation_for(task.app):
         installed.bodies.on_prerun(task)
-        if installed.wait_in_place is not None and installed is installation_of(task.app):
-            installed.wait_in_place(task)
 
 
 def _on_postrun(task: Any = None, state: str = "", retval: Any = None, **_: Any) -> None:
@@ -98,10 +121,10 @@ def _on_postrun(task: Any = None, state: str = "", retval: Any = None, **_: Any)
         installed.bodies.on_postrun(task, state, retval)
 
 
-def _close_all(**_: Any) -> None:
+def _close_all(sender: Any = None, **_: Any) -> None:
     for app in list(_apps):
         if installed := installation_of(app):
-            installed.admission.close()
+            installed.close(sender)
 
 
 def _on_logger_set_up(loglevel: Any = None, **_: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import MAX_WAIT, ON_429, OPTIONS, THROTTLE, JobOptions, check_function, check_spelling
 
 __all__ = ["DECLARED", "TaskLimits"]
+
+_log = logging.getLogger("throttlekit.celery")
 
 DECLARED = "_throttlekit_declared"
 """The attribute of a function that holds the options of its `throttled`."""
@@ -37,10 +40,17 @@ class TaskLimits:
             given = {THROTTLE: spec}
             self._by_name[name] = JobOptions.declared(f"task {name!r}", given, limiter=limiter).limits
 
-    @property
-    def names(self) -> set[str]:
-        """The names of the tasks in *by_name*."""
-        return set(self._by_name)
+    def check(self, app: Any) -> None:
+        """
+        Read the limits of every task of *app*.
+
+        Raises:
+            ConfigurationError: The limits of a task can never work; the message names the task.
+        """
+        for task in list(app.tasks.values()):
+            self.of(task)
+        for name in sorted(set(self._by_name) - set(app.tasks)):
+            _log.warning("install(throttle=…) names a task %r, which this worker does not know.", name)
 
     def of(self, task: Any) -> JobOptions:
         """

@@ -26,13 +26,13 @@ def end_without_body(request: Any, outcome: Failed | Dropped) -> None:
         return
     error = outcome.error
     info = _info_of(error)
+    request.on_failure(info, return_ok=False)
+    if not request.acknowledged:
+        request.acknowledge()
     try:
         request.task.on_failure(error, request.id, request.args, request.kwargs, info)
     except Exception:
         _log.exception("on_failure of task %s failed.", request.task.name)
-    request.on_failure(info, return_ok=False)
-    if not request.acknowledged:
-        request.acknowledge()
 
 
 def _info_of(error: Exception) -> Any:

@@ -1,5 +1,5 @@
 """
-Keep tasks until their pool has a free slot.
+Find out whether the pool of a worker has a free slot, and keep tasks until it has one.
 
 A prefork pool accepts a task only when a process is free for it. A pool of threads or greenlets accepts any number of
 tasks, and queues them internally. Without this module, a task in such a pool would be granted long before its body
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from throttlekit_celery._held_task import HeldTask, State
-from throttlekit_celery._host import worker_state
+from throttlekit_celery._host import count_free_processes, worker_state
 
 __all__ = ["PoolCapacity"]
 
@@ -21,36 +21,53 @@ _CHECK_EVERY = 0.01
 
 
 class PoolCapacity:
-    """Keeps tasks, in order, until the pool has a free slot for the first task."""
+    """Keeps tasks of one worker, in order, until its pool has a free slot for the first task."""
 
-    def __init__(self) -> None:
-        self._received: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()  # requests, by consumer
-        self._waiting: deque[tuple[HeldTask, Any]] = deque()
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._received: WeakSet[Any] = WeakSet()  # requests
+        self._waiting: deque[HeldTask] = deque()
         self._checking = False
         self._admitted: HeldTask | None = None
 
-    def record_received(self, consumer: Any, request: Any) -> None:
-        """Record that *consumer* has received a task, with or without limits. Other workers may share the process."""
-        self._received.setdefault(consumer, WeakSet()).add(request)
+    def record_received(self, request: Any) -> None:
+        """Record that the worker has received a task, with or without limits. Other workers may share the process."""
+        self._received.add(request)
 
-    def admit_or_queue(self, held: HeldTask, pool: Any) -> bool:
-        """Return whether *held* may request its units now. If not, keep it until the pool has a free slot."""
-        if held is self._admitted:
+    def take_process(self, held: HeldTask) -> bool:
+        """
+        Return whether a process is free for *held*, to which Celery's semaphore has given a slot. If not, let *held*
+        wait for another slot.
+
+        The semaphore has too many slots after a lost connection, and after a change of the number of processes or the
+        replacement of a process. Celery alone would queue the task in the pool. The slot that does not exist is not
+        released, so the semaphore is right again.
+        """
+        free = count_free_processes(self._consumer)
+        if free is None or free > 0:
             return True
-        if getattr(pool, "uses_semaphore", False) or (not self._waiting and self._is_free(held, pool)):
-            return True
-        held.set_state(State.WAITING_FOR_POOL)
-        self._waiting.append((held, pool))
-        if not self._checking:
-            self._check_later(held.consumer)
+        self._consumer.controller.semaphore.value = 0
+        self._consumer.on_task_request(held.request)
         return False
 
-    def on_slot_freed(self, consumer: Any) -> None:
-        """Check for waiting tasks in the worker's own thread, at once. Called in a thread of the pool."""
-        if self._waiting and consumer.hub is not None:
-            consumer.hub.call_soon(self._fill)
+    def admit_or_queue(self, held: HeldTask) -> bool:
+        """Return whether *held* may request its units now. If not, keep it until the pool has a free slot."""
+        if held is self._admitted or count_free_processes(self._consumer) is not None:
+            return True
+        if not self._waiting and self._free_slots() >= 0:
+            return True
+        held.set_state(State.WAITING_FOR_POOL)
+        self._waiting.append(held)
+        if not self._checking:
+            self._check_later()
+        return False
 
-    def count_free(self, consumer: Any, woken: int) -> int:
+    def on_slot_freed(self) -> None:
+        """Check for waiting tasks in the worker's own thread, at once. Called in a thread of the pool."""
+        if self._waiting and self._consumer.hub is not None:
+            self._consumer.hub.call_soon(self._fill)
+
+    def count_free(self, woken: int) -> int:
         """
         Return the number of free slots of the worker's pool, minus the *woken* tasks that have not reached the pool.
         Called in any thread.
@@ -58,36 +75,31 @@ class PoolCapacity:
         If other tasks wait for slots, no slot is ever free. In that case, one woken task at a time waits among the
         other tasks, so that tasks without limits cannot prevent it from running.
         """
-        pool, semaphore = consumer.pool, getattr(consumer.controller, "semaphore", None)
-        if getattr(pool, "uses_semaphore", False) and semaphore is not None:
-            slots, queued = semaphore.value, len(semaphore._waiting)
+        slots = count_free_processes(self._consumer)
+        if slots is None:
+            slots, queued = self._free_slots(), len(self._waiting)
         else:
-            slots, queued = self._free_slots(consumer, pool), len(self._waiting)
+            slots, queued = max(0, slots), len(self._consumer.controller.semaphore._waiting)
         return max(0, (slots or (1 if queued else 0)) - woken)
 
     def take_all(self) -> list[HeldTask]:
         """Remove and return all tasks that wait."""
-        waiting = [held for held, _ in self._waiting]
+        waiting = list(self._waiting)
         self._waiting.clear()
         self._checking = False  # a worker that loses its connection drops its timers
         return waiting
 
-    def _is_free(self, held: HeldTask, pool: Any) -> bool:
-        """Return whether *pool* has a slot for *held*, which Celery counts as reserved, and which does not wait."""
-        return self._free_slots(held.consumer, pool) >= 0
-
-    def _free_slots(self, consumer: Any, pool: Any) -> int:
+    def _free_slots(self) -> int:
         """
-        Return the number of slots of *pool*, minus the tasks of *consumer* that Celery has reserved and that do not
+        Return the number of slots of the pool, minus the tasks of the worker that Celery has reserved and that do not
         wait here. All workers of a process share Celery's list of reserved requests.
         """
-        received = self._received.get(consumer, ())
-        own = sum(request in received for request in _reserved_requests())
-        return max(1, pool.limit or 0) - (own - len(self._waiting))
+        own = sum(request in self._received for request in _reserved_requests())
+        return max(1, self._consumer.pool.limit or 0) - (own - len(self._waiting))
 
-    def _check_later(self, consumer: Any) -> None:
+    def _check_later(self) -> None:
         self._checking = True
-        consumer.timer.call_after(_CHECK_EVERY, self._check)
+        self._consumer.timer.call_after(_CHECK_EVERY, self._check)
 
     def _check(self) -> None:
         self._checking = False
@@ -95,16 +107,16 @@ class PoolCapacity:
 
     def _fill(self) -> None:
         while self._waiting:
-            first, pool = self._waiting.popleft()
-            if not self._is_free(first, pool):
-                self._waiting.appendleft((first, pool))
+            first = self._waiting.popleft()
+            if self._free_slots() < 0:
+                self._waiting.appendleft(first)
                 if not self._checking:
-                    self._check_later(first.consumer)
+                    self._check_later()
                 return
             self._admitted = first
             first.set_state(State.RESERVED)
             try:
-                first.consumer.on_task_request(first.request)
+                self._consumer.on_task_request(first.request)
             finally:
                 self._admitted = None
 

@@ -48,7 +48,7 @@ _OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-co
 
 class Copies:
     """
-    Publishes copies of tasks to their queues, over a separate connection.
+    Publishes copies of a worker's tasks to their queues, over a separate connection.
 
     The connection has the server, login, virtual host and TLS of the user's connection, but not its options for
     time-outs, heartbeats and retries.
@@ -57,8 +57,8 @@ class Copies:
     So the worker does not wait for each confirmation: a timer checks for them every 20 ms.
     """
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
         self._worker: Any = None  # the connection of the worker, which may have failed over to another server
         self._producer: Any = None
         self._number = 0
@@ -68,14 +68,14 @@ class Copies:
         self._next_check: object = None
         self._lock = threading.RLock()
 
-    def start(self, consumer: Any) -> None:
+    def start(self) -> None:
         """Prepare for a new connection of the worker, which may have dropped its timers."""
         self._next_check = None
-        self._worker = consumer.connection
+        self._worker = self._consumer.connection
         if self._producer is not None and _server(self._make_connection()) != _server(self._producer.connection):
             self.close()
         if self._unconfirmed:
-            self._check_later(consumer)
+            self._check_later()
 
     def put_back(self, held: HeldTask, done: _Done) -> bool:
         """
@@ -92,7 +92,7 @@ class Copies:
             Exception: An error of the broker's client. The broker may or may not have the copy.
         """
         queue = held.queue
-        if queue is None or _is_on_fanout(held):
+        if queue is None or self._is_on_fanout(held):
             return False
         message, properties = held.request.message, held.request.message.properties
         expiry = expires_in(held.request)
@@ -124,7 +124,7 @@ class Copies:
                 self._number += 1
                 self._unconfirmed[self._number] = time.monotonic(), queue, done
                 if self._next_check is None:
-                    self._check_later(held.consumer)
+                    self._check_later()
                 return True
         done(True)
         return True
@@ -138,17 +138,17 @@ class Copies:
         with self._lock:
             self._disconnect()
 
-    def _check(self, consumer: Any, check: object) -> None:
+    def _check(self, check: object) -> None:
         if check is not self._next_check:
             return
         self._next_check = None
         self._read(0)
         if self._unconfirmed:
-            self._check_later(consumer)
+            self._check_later()
 
-    def _check_later(self, consumer: Any) -> None:
+    def _check_later(self) -> None:
         self._next_check = object()
-        consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer, self._next_check))
+        self._consumer.timer.call_after(_CHECK_EVERY, self._check, (self._next_check,))
 
     def _read(self, timeout: float) -> None:
         """Read the confirmations that have arrived. If one is overdue, treat all unconfirmed copies as lost."""
@@ -177,9 +177,9 @@ class Copies:
 
     def _make_connection(self) -> Any:
         """Return a connection, not open yet, to the server from which the worker receives its tasks."""
-        known, conf, others = self._worker, self._app.conf, 0
-        if known is None or conf.broker_read_url != conf.broker_write_url:
-            known = self._app.connection_for_write()
+        known, app, others = self._worker, self._consumer.app, 0
+        if known is None or app.conf.broker_read_url != app.conf.broker_write_url:
+            known = app.connection_for_write()
             others = max(0, len(known.alt) - 1)
         options: dict[str, Any] = {
             **(known.transport_options or {}),
@@ -203,6 +203,12 @@ class Copies:
         """Record that a queue no longer exists: all copies that were sent to it are lost."""
         for known in [number for number, (_, key, _) in self._unconfirmed.items() if key == routing_key]:
             self._unconfirmed.pop(known)[2](False)
+
+    def _is_on_fanout(self, held: HeldTask) -> bool:
+        """Return whether *held* came from a fanout exchange on Redis, which has no queue to write to."""
+        exchange = getattr(self._consumer.app.amqp.queues.get(held.queue), "exchange", None)
+        on_virtual = isinstance(held.request.message.channel, VirtualChannel)
+        return on_virtual and exchange is not None and bool(exchange.type == "fanout")
 
     def _disconnect(self) -> None:
         producer, self._producer = self._producer, None
@@ -251,10 +257,3 @@ def queue_of(consumer: Any, request: Any) -> str | None:
         bound: list[str] = message.channel._lookup(exchange, routing_key)
         return next((str(queue.name) for queue in queues if queue.name in bound), None)
     return None
-
-
-def _is_on_fanout(held: HeldTask) -> bool:
-    """Return whether *held* came from a fanout exchange on Redis, which has no queue to write to."""
-    exchange = getattr(held.consumer.app.amqp.queues.get(held.queue), "exchange", None)
-    on_virtual = isinstance(held.request.message.channel, VirtualChannel)
-    return on_virtual and exchange is not None and bool(exchange.type == "fanout")

@@ -44,7 +44,7 @@ class _Grant:
 
 class RunningTasks:
     """
-    Follows tasks to the end of their bodies.
+    Follows the tasks of one worker to the end of their bodies.
 
     Args:
         on_end: A function that is called with each task whose body has ended, in any thread.
@@ -53,10 +53,12 @@ class RunningTasks:
 
     def __init__(
         self,
+        consumer: Any,
         limiter: Limiter,
         on_end: Callable[[HeldTask], None],
         on_rate_limited: Callable[[HeldTask, RunAgain], None],
     ) -> None:
+        self._consumer = consumer
         self._limiter = limiter
         self._on_end = on_end
         self._on_rate_limited = on_rate_limited
@@ -81,16 +83,15 @@ class RunningTasks:
             self._end(held)
             raise
 
-    def on_disconnect(self, consumer: Any) -> list[HeldTask]:
+    def on_disconnect(self) -> list[HeldTask]:
         """
         Mark all tasks as abandoned after a lost connection: the broker redelivers the unacknowledged tasks. Forget the
-        tasks that the pool of *consumer* discards, and return them.
+        tasks that the pool discards, and return them.
         """
-        discarded: list[HeldTask] = []
+        pool, discarded = self._consumer.pool, list[HeldTask]()
+        discards = getattr(pool, "uses_semaphore", False) and getattr(pool, "flush", None)
         for held, grant in list(self._grants.items()):
             held.set_state(State.ABANDONED)
-            pool = held.consumer.pool if held.consumer is consumer else None
-            discards = getattr(pool, "uses_semaphore", False) and getattr(pool, "flush", None)
             if discards and held.request.time_start is None:
                 # A pool of processes discards a task that no process has accepted, and never calls its callbacks. A
                 # process may have received the task, so its slots are not released: their leases end.
@@ -99,7 +100,7 @@ class RunningTasks:
                     held.request.__dict__.pop(name, None)
                 if grant.ours is not None:
                     self._limiter.hand_over(grant.ours, os.getpid())
-                self._on_end(held)
+                held.set_state(State.GONE)
                 discarded.append(held)
         return discarded
 
@@ -152,7 +153,7 @@ class RunningTasks:
         if grant is None:
             return
         if grant.slots is not None and _is_alive(held.request.worker_pid) and time.monotonic() < until:
-            held.consumer.timer.call_after(_CHECK_EVERY, self._end_after_death, (held, until))
+            self._consumer.timer.call_after(_CHECK_EVERY, self._end_after_death, (held, until))
             return
         self._release(grant.slots)
         self._end(held)

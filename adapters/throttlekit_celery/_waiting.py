@@ -20,7 +20,7 @@ from uuid import uuid4
 from throttlekit import Limiter
 from throttlekit.adapter import Waiting, Waker
 from throttlekit_celery._held_task import HeldTask, State
-from throttlekit_celery._host import consume_again, has_fixed_windows, worker_state
+from throttlekit_celery._host import consume_again, has_fixed_windows, list_as_scheduled, worker_state
 from throttlekit_celery._loop_calls import LoopCalls
 from throttlekit_celery._pool_capacity import PoolCapacity
 
@@ -53,7 +53,7 @@ class HeldTasks:
     def __init__(
         self, consumer: Any, limiter: Limiter, capacity: PoolCapacity, max_held: int, check: Callable[[HeldTask], bool]
     ) -> None:
-        self.consumer = consumer
+        self._consumer = consumer
         self.loop = LoopCalls(consumer)
         self.waker: Waker[HeldTask] = limiter.make_waker(self._free, self._start, give_back=self._on_given_back)
         self._capacity, self._max_held, self._check = capacity, max_held, check
@@ -65,7 +65,7 @@ class HeldTasks:
         self._window, self._widens_at = 0, 0
         """The prefetch count of each consumer, if it is fixed, and the number of held tasks at which it is raised."""
         self._lock = threading.Lock()  # the waker calls from another thread
-        self.is_closed = False
+        list_as_scheduled(consumer, lambda: [held.request for held in self])
 
     def __iter__(self) -> Iterator[HeldTask]:
         with self._lock:
@@ -77,8 +77,8 @@ class HeldTasks:
             held.raised = False  # the new connection begins with the initial prefetch count
         self.loop.start()
         self._next_check, self._window, self._widens_at = None, 0, 0
-        least = self.consumer.initial_prefetch_count
-        if least and has_fixed_windows(self.consumer):
+        least = self._consumer.initial_prefetch_count
+        if least and has_fixed_windows(self._consumer):
             self._window, self._widens_at = least, max(1, least // 2)
         if self._tasks:
             self._check_later()
@@ -87,19 +87,13 @@ class HeldTasks:
         """Return the `Waiting` of *held*, for a request that may be denied."""
         return Waiting(self.waker, held, held.id)
 
-    def requests(self) -> list[Any]:
-        """Return Celery's requests of the held tasks."""
-        return [held.request for held in self]
-
-    def close(self) -> list[HeldTask]:
-        """Stop holding tasks. Return the held tasks, and the woken tasks that have not reached the pool."""
-        self.is_closed = True
-        waiting = self.waker.close()
+    def close(self) -> None:
+        """Stop holding tasks."""
+        self.waker.close()
         with self._lock:
-            woken, self._woken = self._woken, set()
+            self._woken.clear()
             self._tasks.clear()
         self.loop.close()
-        return [*waiting, *(held for held in woken if held not in waiting)]
 
     # Called in the worker's own thread
 
@@ -139,10 +133,10 @@ class HeldTasks:
             self._woken.discard(held)
             raised, held.raised = held.raised, False
         if raised:
-            self.consumer.qos.decrement_eventually()
+            self._consumer.qos.decrement_eventually()
 
     def take_all(self) -> list[HeldTask]:
-        """Remove and return all tasks after a lost connection. The waker keeps the acknowledged tasks."""
+        """Remove and return all tasks after a lost connection."""
         with self._lock:
             taken = [*self._tasks, *(held for held in self._woken if held not in self._tasks)]
             self._tasks.clear()
@@ -150,13 +144,12 @@ class HeldTasks:
         taken.sort(key=lambda held: held.received_at)  # sets have no order
         for held in taken:
             held.raised = False  # the next connection begins with the initial prefetch count
-            if not held.request.acknowledged:
-                self.waker.pass_on(held.id)
+            self.waker.pass_on(held.id)
         return taken
 
     def _add(self, held: HeldTask, state: State) -> None:
         if held not in self._tasks:
-            qos = self.consumer.qos
+            qos = self._consumer.qos
             most = min(getattr(qos, "max_prefetch", None) or _UNLIMITED, _UNLIMITED)  # worker_eta_task_limit
             held.raised = not self._window and len(self._tasks) < self._max_held and 0 < qos.value < most
             self._tasks.add(held)
@@ -173,9 +166,9 @@ class HeldTasks:
         Start new consumers with a higher prefetch count, so that the worker can fetch more tasks than the held tasks.
         Only queues whose consumers have a fixed prefetch count, such as quorum queues of RabbitMQ, need this.
         """
-        held, least = len(self._tasks), self.consumer.initial_prefetch_count
+        held, least = len(self._tasks), self._consumer.initial_prefetch_count
         window = min(least + held, max(least, self._max_held - held), _UNLIMITED)
-        consume_again(self.consumer, window)
+        consume_again(self._consumer, window)
         self._window, self._widens_at = window, held + window - least // 2
         if len(self._tasks) >= self._widens_at:  # tasks arrived while the consumers were replaced
             self.loop.call(self._fit_window)
@@ -188,19 +181,19 @@ class HeldTasks:
             raised, held.raised = held.raised, False
             held.set_state(State.RESERVED)
         try:
-            self.consumer.on_task_request(held.request)
+            self._consumer.on_task_request(held.request)
         except Exception:
             _log.exception("Task %s could not be started again; the broker keeps it.", held.request.id)
             self.on_arrival(held)
             if held.state is State.RESERVED:
                 held.set_state(State.GONE)
         if raised:
-            self.consumer.qos.decrement_eventually()
+            self._consumer.qos.decrement_eventually()
 
     def _check_later(self) -> None:
         self._next_check = turn = object()
         delay = _CHECK_EVERY if self._checked_at and not self._was_full else _FREED_WITHIN
-        self.consumer.timer.call_after(delay, self._check_all, (turn,))
+        self._consumer.timer.call_after(delay, self._check_all, (turn,))
 
     def _check_all(self, turn: object) -> None:
         if turn is not self._next_check:
@@ -213,7 +206,7 @@ class HeldTasks:
             now = time.monotonic()
             if now - self._checked_at >= _CHECK_EVERY:
                 self._checked_at = 0.0 if self._check_some() else now
-                if self._window > 2 * (self.consumer.initial_prefetch_count + len(self._tasks)):
+                if self._window > 2 * (self._consumer.initial_prefetch_count + len(self._tasks)):
                     self._fit_window()
         finally:
             if self._tasks:
@@ -237,7 +230,7 @@ class HeldTasks:
     # Called in any thread
 
     def _free(self) -> int:
-        free = self._capacity.count_free(self.consumer, len(self._woken))
+        free = self._capacity.count_free(len(self._woken))
         self._was_full = self._was_full or not free
         return free
 

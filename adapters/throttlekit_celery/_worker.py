@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import Any
 
 from throttlekit import Delivery, Job
@@ -25,7 +23,6 @@ class WorkerHost:
     def __init__(self, limits: TaskLimits, rules: WaitRules) -> None:
         self._limits = limits
         self._rules = rules
-        self._deliveries: dict[str, Delivery] = {}
 
     def options(self, message: HeldTask) -> JobOptions:
         return self._limits.of(message.request.task)
@@ -35,13 +32,7 @@ class WorkerHost:
 
     def delivery(self, message: HeldTask, max_wait: float | None) -> Delivery:
         """Return the `Delivery` of *message*: its longest wait, and the time at which it expires."""
-        name = message.request.task.name
-        delivery = self._deliveries.get(name)
-        if delivery is None:
-            delivery = self._deliveries[name] = self._rules.delivery(Delivery(), max_wait)
-        if (expiry := expires_in(message.request)) != math.inf:
-            delivery = replace(delivery, expires_in=expiry)
-        return delivery
+        return self._rules.delivery(Delivery(), max_wait, expires_in=expires_in(message.request))
 
 
 def longest_hold(consumer: Any, wanted: float | None) -> float:

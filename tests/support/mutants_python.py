@@ -9,18 +9,18 @@ __all__ = ["MUTANTS"]
 MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     "adapters/throttlekit_celery/_admission.py": [
         (
-            "        if safe:\n            tasks.forget(held)",
-            "        if True:\n            tasks.forget(held)",
+            "        if safe:\n            self._tasks.forget(held)",
+            "        if True:\n            self._tasks.forget(held)",
             ["tests/adapters/celery/test_admission.py::test_a_task_that_is_held_for_too_long_is_put_back"],
         ),
         (
-            "        self.throttling.leave(held, tasks.waiting_of(held))\n",
+            "        self._throttling.leave(held, self._tasks.waiting_of(held))\n",
             "        pass\n",
             ["tests/adapters/celery/test_admission.py::test_a_revoked_task_leaves_its_waitlist_at_once"],
         ),
         (
-            "            tasks.forget(held)\n            held.set_state(State.GONE)\n            # Celery",
-            "            tasks.forget(held)\n            self.throttling.leave(held, tasks.waiting_of(held))\n            held.set_state(State.GONE)\n            # Celery",
+            "            self._tasks.forget(held)\n            held.set_state(State.GONE)\n",
+            "            self._tasks.forget(held)\n            self._throttling.leave(held, self._tasks.waiting_of(held))\n            held.set_state(State.GONE)\n",
             ["tests/adapters/celery/test_admission.py::test_a_task_that_is_held_for_too_long_is_put_back"],
         ),
     ],
@@ -60,19 +60,19 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "adapters/throttlekit_celery/_install.py": [
         (
-            "    if app.finalized:\n        admission.check()\n",
+            "    if app.finalized:\n        limits.check(app)\n",
             "",
             ["tests/adapters/celery/test_install.py::test_existing_tasks_are_checked_by_install"],
         ),
         (
-            "            admission.check()\n            super()",
+            "            installed.limits.check(consumer.app)\n            super()",
             "            super()",
             ["tests/adapters/celery/test_lazy.py::test_wrong_limits_of_a_lazy_task_are_reported_by_the_worker"],
         ),
     ],
     "adapters/throttlekit_celery/_pool_capacity.py": [
         (
-            "        own = sum(request in received for request in _reserved_requests())",
+            "        own = sum(request in self._received for request in _reserved_requests())",
             "        own = len(_reserved_requests())",
             ["tests/adapters/celery/test_pool_capacity.py::test_requests_of_another_worker_use_no_thread_of_this_one"],
         ),
@@ -89,8 +89,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/adapters/celery/test_copies.py::test_copies_are_sent_to_the_broker_for_writing_if_there_is_one"],
         ),
         (
-            "        known, conf, others = self._worker, self._app",
-            "        known, conf, others = None, self._app",
+            "        known, app, others = self._worker, self._consumer",
+            "        known, app, others = None, self._consumer",
             ["tests/adapters/celery/test_copies.py::test_copies_are_sent_to_the_server_that_the_worker_consumes_from"],
         ),
         (
@@ -99,8 +99,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/adapters/celery/test_loop.py::test_one_confirmation_confirms_all_copies_before_it"],
         ),
         (
-            "        self._next_check = None\n        self._worker = consumer.connection",
-            "        self._worker = consumer.connection",
+            "        self._next_check = None\n        self._worker = self._consumer.connection",
+            "        self._worker = self._consumer.connection",
             ["tests/adapters/celery/test_loop.py::test_many_copies_are_checked_by_one_timer"],
         ),
     ],
@@ -142,8 +142,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ],
         ),
         (
-            "count_free(self.consumer, len(self._woken))",
-            "count_free(self.consumer, 0)",
+            "count_free(len(self._woken))",
+            "count_free(0)",
             ["tests/adapters/celery/test_waiting.py::test_free_slots_exclude_those_of_woken_tasks"],
         ),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 from celery.app.utils import find_app  # type: ignore[import-untyped]
 
 from throttlekit.adapter import misspelt
-from throttlekit_celery._install import admission_of
+from throttlekit_celery._installation import Installation, installation_of
 from throttlekit_celery._options import DECLARED
 from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
@@ -42,15 +42,15 @@ def examine(where: str, url: str | None) -> Iterator[Finding]:
             yield _fault(
                 f"{name} has the option {option!r}, which Celery ignores: it sets no limit.", f"write {meant}=…"
             )
-    admission = admission_of(app)
-    if admission is None:
+    installed = installation_of(app)
+    if installed is None:
         yield _fault(
             f"throttlekit is not installed in this app; {len(limited)} of its tasks name limits.",
             "call install(app, limiter) where the app is made",
         )
         return
     yield _ok(f"install(app, …) was called; {len(limited)} tasks name limits themselves.")
-    yield from compare_stores(admission.limiter, url, "celery", _broker(app))
+    yield from compare_stores(installed.throttling.limiter, url, "celery", _broker(app))
     if app.conf.task_always_eager:
         yield _warning(
             "task_always_eager is on: tasks run where they are called, and limits are ignored unless install has "
@@ -63,7 +63,7 @@ def examine(where: str, url: str | None) -> Iterator[Finding]:
         yield from _lost_broker()
     elif transport in ("amqp", "pyamqp", "amqps", "librabbitmq", "py-amqp"):
         yield _publisher_confirms(app)
-        yield _consumer_timeout(admission)
+        yield _consumer_timeout(installed)
     for name in limited:
         if getattr(app.tasks[name], "rate_limit", None):
             yield _note(f"{name} also has a rate_limit, which each worker counts by itself.")
@@ -115,9 +115,9 @@ def _publisher_confirms(app: Any) -> Finding:
     )
 
 
-def _consumer_timeout(admission: Any) -> Finding:
-    if admission.max_hold is not None:
-        return _ok(f"A worker holds a task for at most {admission.max_hold:g} s (max_hold=).")
+def _consumer_timeout(installed: Installation) -> Finding:
+    if installed.max_hold is not None:
+        return _ok(f"A worker holds a task for at most {installed.max_hold:g} s (max_hold=).")
     return _note(
         "A worker holds a task for at most 10 minutes: less than RabbitMQ's default consumer_timeout of 30 minutes.",
         "if yours is shorter, set install(…, max_hold=) to a third of it",

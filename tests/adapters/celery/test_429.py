@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, chord
+from celery.app.task import Context
 
 from support.celery.quiet import QUIET
 from support.waiting import wait_until
@@ -206,3 +207,66 @@ def test_an_eager_task_whose_wait_fails_does_not_run(
     (claim,) = limiter.claims(Call([slow], Job()))
     assert wiring_of(limiter).stores.shared.list_waiting(claim.claim, 1).first == ()
     assert ran == []
+
+
+@pytest.mark.parametrize("propagates", [True, False])
+def test_the_failed_wait_of_an_eager_task_is_not_retried(app: Celery, limiter: Limiter, propagates: bool) -> None:
+    """`autoretry_for` concerns errors of the body, and the body has not begun."""
+    app.conf.task_eager_propagates = propagates
+    install(app, limiter, eager="wait")
+    retries: list[int] = []
+
+    def key(_: Job) -> str:
+        retries.append(keyed.request.retries)
+        raise LookupError("no key")
+
+    @app.task(shared=False, throttle=TokenBucket("keyed", "1/s", key=key), autoretry_for=(Exception,), max_retries=2)
+    def keyed() -> None:
+        retries.append(-1)
+
+    if propagates:
+        with pytest.raises(ConfigurationError):
+            keyed.delay()
+    else:
+        assert isinstance(keyed.delay().result, ConfigurationError)
+    assert set(retries) == {0}
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_an_eager_task_whose_class_has_a_call_of_its_own_waits(app: Celery, limiter: Limiter, copies: bool) -> None:
+    """
+    `super().__call__` adds another request to the task: a copy of the first one, or with Celery 5.4, an empty one. The
+    task waits anyway, a failed wait ends it, and after a 429 it runs again. A direct call within the body does not
+    wait.
+    """
+    install(app, limiter, eager="wait")
+    slots, runs = Concurrency("slots", 1), list[str]()
+
+    class Base(app.Task):  # type: ignore[misc, name-defined]
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+        def push_request(self, *args: Any, **kwargs: Any) -> None:
+            if copies:
+                super().push_request(*args, **kwargs)
+            else:
+                self.request_stack.push(Context(*args, **kwargs))
+
+    @app.task(shared=False, base=Base, throttle=slots)
+    def job(depth: int) -> int:
+        runs.append("body")
+        if len(runs) == 1:
+            raise RateLimited(retry_after=0.1)
+        return job(depth - 1) if depth else limiter.peek(slots).remaining
+
+    @app.task(shared=False, base=Base, throttle=TokenBucket("keyed", "1/s", key=lambda job: job.kwargs["account"]))
+    def keyed() -> None:
+        runs.append("keyed")
+
+    assert job.delay(1).get() == 0
+    assert runs == ["body", "body", "body"]
+    assert limiter.peek(slots).remaining == 1
+    assert isinstance(keyed.delay().result, ConfigurationError)
+    assert "keyed" not in runs

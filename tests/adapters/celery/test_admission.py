@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,12 +18,15 @@ from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._engine.call import Call
 from throttlekit._wiring import wiring_of
-from throttlekit.adapter import WaitRules
+from throttlekit.adapter import Throttling, WaitRules
+from throttlekit.errors import WaitedTooLong
 from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import RunAgain
+from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._requeue import ASKS_AT
+from throttlekit_celery._worker import WorkerHost
 
 PARTNER = TokenBucket("partner", "2/s", burst=1)
 
@@ -96,15 +100,11 @@ class Request:
 
 
 @pytest.fixture
-def admission(limiter: Limiter, reserved: Any) -> Iterator[Admission]:
+def consumer() -> Iterator[Consumer]:
     app: Any = celery.Celery("admission", set_as_current=False)
     app.task(_nothing, name="call")
     app.finalize()
-    limits = TaskLimits(limiter, {"call": PARTNER})
-    admission = Admission(app, limiter, limits, rules=WaitRules(), max_hold=None, max_held=100)
-    yield admission
-    for tasks in admission._held.values():
-        tasks.close()
+    yield Consumer(app)
     app.close()
 
 
@@ -112,22 +112,46 @@ def _nothing() -> None: ...
 
 
 @pytest.fixture
-def consumer(admission: Admission) -> Consumer:
-    consumer = Consumer(admission._app)
-    admission.start(consumer)
-    return consumer
+def make_admission(limiter: Limiter, reserved: Any) -> Iterator[Callable[..., Admission]]:
+    """Return a function that makes and starts the admission of a consumer."""
+    made: list[Admission] = []
+
+    def make(consumer: Consumer, rules: WaitRules | None = None) -> Admission:
+        limits, rules = TaskLimits(limiter, {"call": PARTNER}), rules or WaitRules()
+        log = logging.getLogger("throttlekit.celery")
+        throttling = Throttling(limiter, WorkerHost(limits, rules), rules=rules, log=log, noun="Task")
+        made.append(Admission(consumer, throttling, limits, max_hold=None, max_held=100))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for admission in made:
+        admission._tasks.close()
+
+
+@pytest.fixture
+def admission(make_admission: Callable[..., Admission], consumer: Consumer) -> Admission:
+    return make_admission(consumer)
 
 
 def receive(admission: Admission, consumer: Consumer, id: str = "2") -> Request:
-    request = Request(admission._app.tasks["call"], id)
-    admission.receive(consumer, request)
+    request = Request(consumer.app.tasks["call"], id)
+    admission.receive(request)
     worker_state().task_reserved(request)
     consumer.on_task_request(request)
     return request
 
 
-def ids_of_held(admission: Admission, consumer: Consumer) -> list[str]:
-    return [held.request.id for held in admission._tasks_of(consumer)]
+def get_429(request: Any, consumer: Consumer) -> None:
+    """End the body of *request*, which was acknowledged as the body began, with a 429."""
+    assert request.ran
+    request.acknowledged, request.ran = True, False
+    request.on_failure(SimpleNamespace(exception=RunAgain(0.0, True)))
+    consumer.turn()
+
+
+def ids_of_held(admission: Admission) -> list[str]:
+    return [held.request.id for held in admission._tasks]
 
 
 def ids_on_waitlist(limiter: Limiter) -> list[str]:
@@ -140,11 +164,11 @@ def test_a_denied_task_runs_when_it_is_woken(admission: Admission, limiter: Limi
     """The worker holds the task until then. At the end of a pause, the store wakes it."""
     limiter.pause(PARTNER, 3600)
     request = receive(admission, consumer)
-    assert ids_of_held(admission, consumer) == ["2"]
+    assert ids_of_held(admission) == ["2"]
     assert not request.ran
     limiter.resume(PARTNER)
     consumer.turn_until(lambda: request.ran, "the task has run")
-    assert ids_of_held(admission, consumer) == []
+    assert ids_of_held(admission) == []
 
 
 def test_a_revoked_task_leaves_its_waitlist_at_once(
@@ -159,7 +183,7 @@ def test_a_revoked_task_leaves_its_waitlist_at_once(
     behind = receive(admission, consumer, "3")
     assert ids_on_waitlist(limiter) == ["2", "3"]
     request.is_revoked = True
-    consumer.turn_until(lambda: ids_of_held(admission, consumer) == ["3"], "the task has left the waitlist")
+    consumer.turn_until(lambda: ids_of_held(admission) == ["3"], "the task has left the waitlist")
     assert ids_on_waitlist(limiter) == ["3"]
     limiter.resume(PARTNER)
     consumer.turn_until(lambda: behind.ran, "the next task has run")
@@ -174,43 +198,85 @@ def test_an_acknowledged_task_that_waits_survives_a_lost_connection(
     again.
     """
     monkeypatch.setattr(admission._copies, "put_back", lambda *_: False)
+    request: Any = receive(admission, consumer)
+    get_429(request, consumer)
     limiter.pause(PARTNER, 3600)
-    request, other = receive(admission, consumer), receive(admission, consumer, "3")
-    request.acknowledged = True
-    admission.on_disconnect(consumer)
+    other = receive(admission, consumer, "3")
+    assert sorted(ids_of_held(admission)) == ["2", "3"]
+    admission.on_disconnect()
     limiter.resume(PARTNER)
-    admission.start(consumer)
+    admission.start()
     consumer.turn_until(lambda: request.ran, "the task has run")
     assert not other.ran, "the broker delivers this task again"
 
 
 @pytest.mark.parametrize("scope", ["global", "process"])
-def test_a_task_that_its_pool_discards_keeps_no_slot(admission: Admission, limiter: Limiter, scope: Any) -> None:
+def test_a_task_that_its_pool_discards_keeps_no_slot(
+    admission: Admission, consumer: Consumer, limiter: Limiter, scope: Any
+) -> None:
     """After a lost connection, Celery discards tasks that no process has accepted. Their slots are not renewed."""
-    slots, consumer = Concurrency(f"slots of {scope}", 1, lease=1, scope=scope), Consumer(admission._app)
-    admission._app.task(_nothing, name="holds", throttle=slots, shared=False)
-    admission.start(consumer)
-    request = Request(admission._app.tasks["holds"], "2")
-    admission.receive(consumer, request)
+    slots = Concurrency(f"slots of {scope}", 1, lease=1, scope=scope)
+    consumer.app.task(_nothing, name="holds", throttle=slots, shared=False)
+    request = Request(consumer.app.tasks["holds"], "2")
+    admission.receive(request)
     consumer.on_task_request(request)
     assert request.ran
-    admission.on_disconnect(consumer)
+    admission.on_disconnect()
     assert limiter.peek(slots).remaining == 0
     assert len(admission._running._grants) == 1, "a pool of threads discards nothing"
     consumer.pool.uses_semaphore = True
-    admission.on_disconnect(consumer)
+    admission.on_disconnect()
     wait_until(lambda: limiter.peek(slots).remaining == 1, description="the slot is free", timeout=5)
     assert admission._running._grants == {}
 
 
-def test_an_acknowledged_task_that_its_pool_discards_runs_again(admission: Admission, consumer: Consumer) -> None:
+def test_an_acknowledged_task_that_its_pool_discards_runs_again(
+    admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker no longer has a task that got a 429, so the worker keeps it until it has connected again."""
     consumer.pool.uses_semaphore = True
+    monkeypatch.setattr(admission._copies, "put_back", lambda *_: False)
     request = receive(admission, consumer)
-    request.acknowledged, request.ran = True, False
-    admission.on_disconnect(consumer)
-    admission.start(consumer)
+    get_429(request, consumer)
+    consumer.turn_until(lambda: request.ran, "the task was passed to the pool again")
+    request.ran = False
+    admission.on_disconnect()
+    admission.start()
     consumer.turn_until(lambda: request.ran, "the task has run")
+
+
+def test_an_acknowledged_task_that_waits_for_a_process_survives_a_lost_connection(
+    admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery has the task in its queue for free processes, and clears that queue when the connection is lost."""
+    monkeypatch.setattr(admission._copies, "put_back", lambda *_: False)
+    request = receive(admission, consumer)
+    get_429(request, consumer)
+    waiting: list[Any] = []
+    with monkeypatch.context() as no_process_is_free:
+        no_process_is_free.setattr(consumer, "on_task_request", waiting.append)
+        consumer.turn_until(lambda: waiting == [request], "the task waits for a process")
+    admission.on_disconnect()
+    admission.start()
+    consumer.turn_until(lambda: request.ran, "the task has run")
+
+
+def test_a_lost_connection_of_one_worker_concerns_no_other_worker(
+    make_admission: Callable[..., Admission], limiter: Limiter, consumer: Consumer
+) -> None:
+    """Two workers of an app share a process. The tasks of the second one wait, run and end as before."""
+    other = Consumer(consumer.app)
+    lost, kept = make_admission(consumer), make_admission(other)
+    running: Any = receive(kept, other, "2")
+    limiter.pause(PARTNER, 3600)
+    held = receive(kept, other, "3")
+    lost.on_disconnect()
+    assert (running.ran, ids_of_held(kept)) == (True, ["3"])
+    running.ran = False
+    running.on_failure(SimpleNamespace(exception=RunAgain(0.0, True)))
+    other.turn_until(lambda: sorted(ids_of_held(kept)) == ["2", "3"], "the task with a 429 waits again")
+    limiter.resume(PARTNER)
+    other.turn_until(lambda: running.ran and held.ran, "both tasks have run")
 
 
 def test_a_task_with_a_429_waits_and_runs_again(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:
@@ -221,21 +287,82 @@ def test_a_task_with_a_429_waits_and_runs_again(admission: Admission, limiter: L
     request.ran = False
     request.on_failure(SimpleNamespace(exception=RunAgain(0.0, True)))
     consumer.turn()
-    assert sorted(ids_of_held(admission, consumer)) == ["2", "3"]
+    assert sorted(ids_of_held(admission)) == ["2", "3"]
     limiter.resume(PARTNER)
     consumer.turn_until(lambda: request.ran, "the task has run again")
     assert not behind.ran
+
+
+class Copying:
+    """Stands in for the publication of copies. The broker confirms the copies only when the test says so."""
+
+    def __init__(self, admission: Admission, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.published: list[str] = []
+        self.confirms = False
+        self._pending: list[Callable[[bool], None]] = []
+        monkeypatch.setattr(admission._copies, "put_back", self._put_back)
+        monkeypatch.setattr(admission._copies, "wait_for_confirmations", lambda _: self._end_pending(self.confirms))
+        monkeypatch.setattr(admission._copies, "close", lambda: self._end_pending(False))
+
+    def _put_back(self, held: HeldTask, done: Callable[[bool], None]) -> bool:
+        self.published.append(held.request.id)
+        self._pending.append(done)
+        return True
+
+    def _end_pending(self, stored: bool) -> None:
+        pending, self._pending = self._pending, []
+        for done in pending:
+            done(stored)
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_copy_that_is_not_confirmed_as_a_worker_stops_is_published_again(
+    admission: Admission,
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    confirms: bool,
+) -> None:
+    """
+    The task was acknowledged when its body began, and got a 429. If the second copy is not confirmed either, the task
+    is lost, and the log has its id, once.
+    """
+    copies = Copying(admission, monkeypatch)
+    get_429(receive(admission, consumer), consumer)
+    assert copies.published == ["2"]
+    admission.stop()
+    assert "is lost" not in caplog.text
+    copies.confirms = confirms
+    for _ in range(2):
+        admission.close()
+    assert copies.published == ["2", "2"]
+    lost = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert [line.split(":")[0] for line in lost] == ([] if confirms else ["Task 2 is lost"])
+
+
+def test_a_429_after_a_worker_has_stopped_loses_no_task(
+    admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warm shutdown lets the body end. The task is put back when the worker's process ends."""
+    copies = Copying(admission, monkeypatch)
+    copies.confirms = True
+    request = receive(admission, consumer)
+    admission.stop()
+    get_429(request, consumer)
+    assert copies.published == []
+    admission.close()
+    assert copies.published == ["2"]
 
 
 def test_two_messages_with_one_id_both_run(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:
     """Senders choose ids. The first task is not lost when the second is denied."""
     limiter.pause(PARTNER, 3600)
     first = receive(admission, consumer)
-    second = Request(admission._app.tasks["call"], "2")
+    second = Request(consumer.app.tasks["call"], "2")
     second.message.delivery_tag = "another"
-    admission.receive(consumer, second)
+    admission.receive(second)
     consumer.on_task_request(second)
-    consumer.turn_until(lambda: len(ids_of_held(admission, consumer)) == 2, "both tasks are held")
+    consumer.turn_until(lambda: len(ids_of_held(admission)) == 2, "both tasks are held")
     limiter.resume(PARTNER)
     consumer.turn_until(lambda: first.ran and second.ran, "both tasks have run")
 
@@ -249,7 +376,7 @@ def test_a_message_that_is_delivered_twice_runs_once(
     """
     limiter.pause(PARTNER, 3600)
     first, second = receive(admission, consumer), receive(admission, consumer)
-    consumer.turn_until(lambda: len(ids_of_held(admission, consumer)) == 1, "one task is held")
+    consumer.turn_until(lambda: len(ids_of_held(admission)) == 1, "one task is held")
     limiter.resume(PARTNER)
     consumer.turn_until(lambda: second.ran, "the task has run")
     assert not first.ran
@@ -273,9 +400,9 @@ def test_a_task_that_is_held_for_too_long_is_put_back(
     consumer.turn_until(lambda: copies, "a copy was sent")
     copies.pop()(False)
     consumer.turn_until(lambda: copies, "another copy was sent")
-    assert (acknowledged, ids_of_held(admission, consumer)) == ([], ["2"])
+    assert (acknowledged, ids_of_held(admission)) == ([], ["2"])
     copies.pop()(True)
-    assert (acknowledged, ids_of_held(admission, consumer)) == ([1], [])
+    assert (acknowledged, ids_of_held(admission)) == ([1], [])
     assert ids_on_waitlist(limiter) == ["2"], "the task keeps its position"
 
 
@@ -286,11 +413,11 @@ def test_a_task_whose_first_request_is_late_is_put_back(
     monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
     copies: list[Any] = []
     monkeypatch.setattr(admission._copies, "put_back", lambda held, _: not copies.append(held))
-    request = Request(admission._app.tasks["call"], "2")
+    request = Request(consumer.app.tasks["call"], "2")
     request.message.headers[ASKS_AT] = time.time() + 7200
-    admission.receive(consumer, request)
+    admission.receive(request)
     consumer.on_task_request(request)
-    (held,) = admission._tasks_of(consumer)
+    (held,) = admission._tasks
     held.received_at -= admission._longest + 1
     consumer.turn_until(lambda: copies == [held], "a copy was sent")
 
@@ -317,6 +444,42 @@ def test_an_error_of_celery_keeps_no_pool_slot_and_no_task(
     assert released == ["slot"]
 
 
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_failure_that_cannot_be_stored_begins_no_new_wait(
+    make_admission: Callable[..., Admission],
+    limiter: Limiter,
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    is_late: bool,
+) -> None:
+    """
+    The result backend is unavailable as the wait of a task ends. The task fails when the backend is available again,
+    although it could run by then, and also if Celery has acknowledged it meanwhile.
+    """
+    monkeypatch.setattr("throttlekit_celery._admission._TRY_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
+    admission = make_admission(consumer, WaitRules(max_deferrals=0))
+    copies = Copying(admission, monkeypatch)
+    failures, errors, hooks = list[Any](), [ConnectionError("away")] * 3, list[Any]()
+    monkeypatch.setattr(consumer.app.tasks["call"], "on_failure", lambda error, *_: hooks.append(error))
+
+    def on_failure(request: Request, info: Any, return_ok: bool) -> None:
+        request.acknowledged = is_late or request.acknowledged
+        if errors:
+            raise errors.pop()
+        request.acknowledged = True
+        failures.append(info.exception)
+
+    monkeypatch.setattr(Request, "on_failure", on_failure)
+    limiter.pause(PARTNER, 3600)
+    request = receive(admission, consumer)
+    limiter.resume(PARTNER)
+    consumer.turn_until(lambda: failures, "the task has failed")
+    assert [type(each) for each in failures] == [WaitedTooLong]
+    assert hooks == failures
+    assert (request.ran, copies.published, ids_of_held(admission)) == (False, [], [])
+
+
 def test_a_task_that_cannot_be_checked_stops_no_other_check(
     admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +489,7 @@ def test_a_task_that_cannot_be_checked_stops_no_other_check(
     faulty, revoked = receive(admission, consumer), receive(admission, consumer, "3")
     monkeypatch.setattr(faulty, "revoked", lambda: 1 // 0)
     revoked.is_revoked = True
-    consumer.turn_until(lambda: ids_of_held(admission, consumer) == ["2"], "the revoked task has left")
+    consumer.turn_until(lambda: ids_of_held(admission) == ["2"], "the revoked task has left")
     assert ids_on_waitlist(limiter) == ["2"]
 
 

@@ -146,6 +146,26 @@ def multi(site: CelerySite, folder: Path) -> Iterator[Any]:
                 os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
+@pytest.mark.parametrize("event", ["the pool grows", "a process is replaced"])
+def test_no_task_is_granted_without_a_free_process(make_site: Any, event: str) -> None:
+    """Celery counts more free processes than there are, after the pool has grown, and after a process was replaced."""
+    conf = {"worker_max_tasks_per_child": 1} if event == "a process is replaced" else {}
+    site: CelerySite = make_site(denials=0, conf=conf)
+    worker = site.start()
+    busy = [site.send("free_wait") for _ in range(2 if event == "the pool grows" else 1)]
+    wait_until(lambda: len(site.ran("free_wait")) == len(busy), description="processes are busy")
+    if event == "the pool grows":
+        site.app.control.pool_grow(1, destination=[f"w@{site.queue}"], reply=True, timeout=WITHIN, limit=1)
+    else:
+        assert [site.send("free", str(n)).get(timeout=WITHIN) for n in range(4)] == ["0", "1", "2", "3"]
+    results = [site.send("sleep", 3) for _ in range(3)]
+    wait_until(lambda: worker.log().count("Task sleep") >= 3, description="the worker has received the tasks")
+    wait_until(lambda: len(site.ran("sleep")) == 1, description="one body is running")
+    assert site.asked("granted") == 1
+    site.go()
+    assert [result.get(timeout=WITHIN) for result in results] == ["slept"] * 3
+
+
 @pytest.mark.skipif(VERSION < (5, 7), reason="Celery before 5.7 only forks on Linux")
 def test_tasks_are_limited_in_a_pool_that_spawns_its_processes(make_site: Any, redis_base: str) -> None:
     """Each process imports the app and calls install as it starts. Bodies settle as in a forked process."""

@@ -24,20 +24,20 @@ def app_of(broker: str, **options: Any) -> Any:
     return app
 
 
-def start_copies(copies: Copies, broker: str) -> Any:
-    """Return a worker's connection to *broker* that *copies* uses. It is not open."""
-    connection = Connection(broker)
-    copies.start(SimpleNamespace(connection=connection))
-    return connection
+def copies_of(app: Any, broker: str = "") -> Copies:
+    """Return the copies of a worker of *app*. If *broker* is not empty, the worker consumes from it."""
+    timer = SimpleNamespace(call_after=lambda *_: None)
+    copies = Copies(SimpleNamespace(app=app, timer=timer, connection=Connection(broker) if broker else None))
+    copies.start()
+    return copies
 
 
-def held_task(app: Any, queue: str) -> HeldTask:
+def held_task(queue: str) -> HeldTask:
     """Return a task that was received from *queue*."""
     message = SimpleNamespace(
         body="[]", content_type="application/json", content_encoding="utf-8", headers={}, properties={}, channel=None
     )
-    consumer = SimpleNamespace(app=app, timer=SimpleNamespace(call_after=lambda *_: None))
-    return HeldTask(consumer, SimpleNamespace(message=message, expires=None), None, 0.0, queue=queue)
+    return HeldTask(SimpleNamespace(message=message, expires=None), None, 0.0, queue=queue)
 
 
 @pytest.mark.parametrize("confirms", [True, False])
@@ -47,13 +47,13 @@ def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str,
     """
     app = app_of(rabbitmq_url, confirm_publish=confirms)
     queue = f"copies-{confirms}"
-    copies = Copies(app)
+    copies = copies_of(app)
     stored: list[bool] = []
     with app.connection_for_write() as connection:
         connection.default_channel.queue_declare(queue, durable=True, auto_delete=False)
         try:
             for _ in range(3):
-                assert copies.put_back(held_task(app, queue), stored.append)
+                assert copies.put_back(held_task(queue), stored.append)
             copies.wait_for_confirmations(time.monotonic() + WITHIN)
             assert stored == [True, True, True]
             assert connection.default_channel.queue_declare(queue, passive=True).message_count == 3
@@ -99,7 +99,7 @@ def test_the_connection_ignores_options_that_change_its_behaviour() -> None:
     }
     app = app_of("amqps://user:secret@localhost/shop", **options)
     app.conf.broker_use_ssl = {"ca_certs": "ca.pem"}
-    own: Any = Copies(app)._make_connection()
+    own: Any = copies_of(app)._make_connection()
     assert (own.userid, own.password, own.virtual_host, own.ssl) == ("user", "secret", "shop", {"ca_certs": "ca.pem"})
     kept = {"client_properties": {"product": "shop"}, "login_method": "AMQPLAIN", "interval_start": 5}
     assert own.transport_options == {
@@ -121,7 +121,7 @@ def test_the_connection_ignores_options_that_change_its_behaviour() -> None:
 def test_a_command_to_redis_is_not_repeated() -> None:
     """`retry_on_timeout` would put a second copy into the queue if the reply to the first one was late."""
     app = app_of("redis://localhost:1/3", retry_on_timeout=True, socket_timeout=60, visibility_timeout=600)
-    own: Any = Copies(app)._make_connection()
+    own: Any = copies_of(app)._make_connection()
     options = own.transport_options
     assert (options["retry_on_timeout"], options["socket_timeout"], options["visibility_timeout"]) == (False, 1.0, 600)
     assert own.virtual_host == "3"
@@ -133,9 +133,8 @@ def test_copies_are_sent_to_the_server_that_the_worker_consumes_from() -> None:
     lost.
     """
     app = app_of("amqp://one//;amqp://two//")
-    copies = Copies(app)
-    worker = start_copies(copies, "amqp://one//;amqp://two//")
-    worker.switch("amqp://two//")
+    copies: Any = copies_of(app, "amqp://one//;amqp://two//")
+    copies._consumer.connection.switch("amqp://two//")
     own: Any = copies._make_connection()
     assert (own.hostname, own.transport_options["max_retries"]) == ("two", 0)
 
@@ -144,7 +143,6 @@ def test_copies_are_sent_to_the_broker_for_writing_if_there_is_one() -> None:
     """Each server of a broker_write_url is tried once, without a pause in between."""
     app = app_of("amqp://reads//")
     app.conf.broker_write_url = "amqp://one//;amqp://two//"
-    copies = Copies(app)
-    start_copies(copies, "amqp://reads//")
+    copies = copies_of(app, "amqp://reads//")
     own: Any = copies._make_connection()
     assert (own.hostname, own.transport_options["max_retries"]) == ("one", 1)

@@ -8,6 +8,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import celery
@@ -18,7 +19,7 @@ from celery.local import PromiseProxy
 
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_celery import install
-from throttlekit_celery._install import admission_of
+from throttlekit_celery._installation import installation_of
 
 pytestmark = pytest.mark.usefixtures("restore_signals")
 
@@ -278,7 +279,7 @@ def test_an_installed_app_is_garbage_collected() -> None:
         app = _app()
         if with_install:
             install(app, Limiter(), eager="wait")
-            found.append(weakref.ref(admission_of(app)))
+            found.append(weakref.ref(installation_of(app)))
         app.task(name="one", shared=False)(job)
         app.finalize()
         found.append(weakref.ref(app))
@@ -313,4 +314,4 @@ def test_wrong_limits_of_a_lazy_task_are_reported_by_the_worker() -> None:
     assert not app.finalized
     (step,) = [each for each in app.steps["consumer"] if each.__name__ == "ThrottlekitHeld"]
     with pytest.raises(ConfigurationError, match="task 'early': throttle= takes a limit"):
-        step(object())
+        step(SimpleNamespace(app=app))

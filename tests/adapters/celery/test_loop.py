@@ -106,15 +106,15 @@ class Copying:
         )
         timer = SimpleNamespace(call_after=lambda _, call, args: self.checks.append(lambda: call(*args)))
         self.consumer = SimpleNamespace(app=app, timer=timer, connection=broker)
-        self.copies = Copies(app)
-        self.copies.start(self.consumer)
+        self.copies = Copies(self.consumer)
+        self.copies.start()
 
     def put_back(self, count: int) -> None:
         message = SimpleNamespace(
             body=b"", headers={}, properties={}, content_type="", content_encoding="", channel=None
         )
         for _ in range(count):
-            held = HeldTask(self.consumer, SimpleNamespace(message=message, expires=None), None, 0.0, queue="jobs")
+            held = HeldTask(SimpleNamespace(message=message, expires=None), None, 0.0, queue="jobs")
             self.copies.put_back(held, self.safe.append)
 
 
@@ -124,10 +124,10 @@ def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
     drops its timers.
     """
     worker = Copying(broker)
-    copies, consumer, checks, safe = worker.copies, worker.consumer, worker.checks, worker.safe
+    copies, checks, safe = worker.copies, worker.checks, worker.safe
     worker.put_back(50)
     assert (len(safe), len(checks)) == (49, 1)
-    copies.start(consumer)
+    copies.start()
     assert len(checks) == 2, "the worker may have dropped the first timer"
     for check in list(checks):
         check()
@@ -135,11 +135,11 @@ def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
     broker.confirm()
     checks[2]()
     assert (len(safe), len(checks)) == (50, 3), "if all copies are confirmed, there is nothing to check"
-    copies.start(consumer)
+    copies.start()
     assert len(checks) == 3
     worker.put_back(1)
     broker.confirm()
-    copies.start(consumer)
+    copies.start()
     worker.put_back(1)
     assert len(checks) == 5, "the worker may have dropped the timer of a copy that is confirmed by now"
 

@@ -14,7 +14,7 @@ import pytest
 from kombu import Connection
 
 from support.celery.quiet import QUIET
-from support.celery.site import celery_site
+from support.celery.site import CelerySite, celery_site
 from support.servers.processes import RedisProcess
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
@@ -77,6 +77,61 @@ def test_no_task_runs_twice_after_a_lost_connection(
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
     assert all("Connection to broker lost" in worker.log() for worker in workers)
+
+
+@pytest.fixture
+def make_proxied_site(stack: ExitStack, redis_base: str) -> Any:
+    """Return a function that makes a site whose connections to its broker a test can cut, and the proxy."""
+
+    def make(**options: Any) -> tuple[CelerySite, Proxy]:
+        port = urlsplit(redis_base).port
+        assert port is not None
+        proxy = stack.enter_context(Proxy(port))
+        url = redis_base.replace(str(port), str(proxy.port))
+        return stack.enter_context(celery_site("redis", url, redis_base, **options)), proxy
+
+    return make
+
+
+def cut(proxy: Proxy, worker: Any) -> None:
+    """Cut the connections of *worker* to its broker, and wait until it has connected again."""
+    before = worker.log().count("Connected to")
+    proxy.cut()
+    wait_until(lambda: worker.log().count("Connected to") > before, description="the worker has connected again")
+
+
+def test_tasks_that_run_during_a_reconnection_leave_the_prefetch_count(make_proxied_site: Any) -> None:
+    """
+    Celery lowers the prefetch count for them, and then raises it to the value of a worker that holds no tasks. With 30
+    held tasks, such a worker would fetch no other task.
+    """
+    site, proxy = make_proxied_site(denials=10**6, delay=60.0)
+    worker = site.start()
+    site.send("free_wait")
+    wait_until(lambda: site.ran("free_wait"), description="a body is running")
+    cut(proxy, worker)
+    for n in range(30):
+        site.send("echo", n)
+    wait_until(lambda: site.asked("denied") == 30, description="all tasks were denied")
+    assert [site.send("free", str(n)).get(timeout=WITHIN) for n in range(3)] == ["0", "1", "2"]
+    (stats,) = site.inspect(f"w@{site.queue}").stats().values()
+    assert stats["prefetch_count"] == 8 + 30
+    site.go()
+
+
+def test_a_process_that_is_busy_during_a_reconnection_is_not_free(make_proxied_site: Any) -> None:
+    """Celery counts it as free then. No task is granted until a process can begin its body."""
+    site, proxy = make_proxied_site(denials=0)
+    worker = site.start()
+    busy = [site.send("free_wait") for _ in range(2)]
+    wait_until(lambda: len(site.ran("free_wait")) == 2, description="both processes are busy")
+    cut(proxy, worker)
+    waiting = [site.send("echo", n) for n in range(5)]
+    wait_until(lambda: worker.log().count("Task echo") == 5, description="the worker has received the tasks")
+    assert not any(result.ready() for result in busy)
+    assert site.asked("granted") == 0
+    site.go()
+    assert [result.get(timeout=WITHIN) for result in waiting] == list(range(5))
 
 
 def test_no_task_runs_twice_if_a_worker_ends_after_a_lost_connection(

@@ -1,12 +1,14 @@
-"""Tasks that wait for a free thread of a pool, in the worker's main process."""
+"""Tasks that wait for a free thread or process of a pool, in the worker's main process."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import worker_state
@@ -16,8 +18,8 @@ from throttlekit_celery._pool_capacity import PoolCapacity
 class Consumer:
     """Runs nothing by itself. Scheduled calls are collected in `later`."""
 
-    def __init__(self, capacity: PoolCapacity, pool: Any) -> None:
-        self.capacity, self.pool = capacity, pool
+    def __init__(self, pool: Any) -> None:
+        self.capacity, self.pool = PoolCapacity(self), pool
         self.hub: Any = SimpleNamespace(call_soon=self._call_soon)
         self.timer: Any = SimpleNamespace(call_after=self._after)
         self.soon: list[Callable[[], object]] = []
@@ -31,14 +33,14 @@ class Consumer:
         self.later.append(call)
 
     def on_task_request(self, request: Any) -> None:
-        if self.capacity.admit_or_queue(request.held, self.pool):
+        if self.capacity.admit_or_queue(request.held):
             self.ran.append(request)
 
     def receive(self) -> Any:
         """Receive another task, which Celery counts as reserved."""
         request: Any = _Request()
-        request.held = HeldTask(self, request, _nothing, 0.0)
-        self.capacity.record_received(self, request)
+        request.held = HeldTask(request, _nothing, 0.0)
+        self.capacity.record_received(request)
         worker_state().reserved_requests.add(request)
         self.on_task_request(request)
         return request
@@ -56,7 +58,7 @@ def _nothing() -> None: ...
 @pytest.fixture
 def consumer(reserved: Any) -> Consumer:
     """A consumer whose pool has a single thread."""
-    return Consumer(PoolCapacity(), SimpleNamespace(limit=1))
+    return Consumer(SimpleNamespace(limit=1))
 
 
 def test_a_waiting_task_starts_as_soon_as_a_thread_is_free(consumer: Consumer) -> None:
@@ -65,11 +67,11 @@ def test_a_waiting_task_starts_as_soon_as_a_thread_is_free(consumer: Consumer) -
     assert consumer.ran == [first]
     assert len(consumer.later) == 1
     worker_state().reserved_requests.discard(first)
-    consumer.capacity.on_slot_freed(consumer)
+    consumer.capacity.on_slot_freed()
     consumer.soon.pop()()
     assert consumer.ran == [first, second]
     worker_state().reserved_requests.discard(second)
-    consumer.capacity.on_slot_freed(consumer)
+    consumer.capacity.on_slot_freed()
     consumer.soon.pop()()
     assert consumer.ran == [first, second, third]
     assert len(consumer.later) == 1, "one periodic check is scheduled, and no second one"
@@ -80,7 +82,7 @@ def test_a_waiting_task_starts_as_soon_as_a_thread_is_free(consumer: Consumer) -
 def test_no_call_is_made_if_no_task_waits(consumer: Consumer) -> None:
     """A worker whose threads keep up has no additional cost."""
     consumer.receive()
-    consumer.capacity.on_slot_freed(consumer)
+    consumer.capacity.on_slot_freed()
     assert not consumer.soon
 
 
@@ -101,9 +103,72 @@ def test_requests_of_another_worker_use_no_thread_of_this_one(consumer: Consumer
 def test_requests_of_an_earlier_worker_of_the_app_use_no_thread(consumer: Consumer) -> None:
     """A test suite starts one worker after the other. Celery keeps a request whose end the pool has not reported."""
     first = consumer.receive()
-    later = Consumer(consumer.capacity, consumer.pool)
+    later = Consumer(consumer.pool)
     second = later.receive()
     assert (consumer.ran, later.ran) == ([first], [second])
+
+
+class Controller:
+    """Celery's controller of a prefork pool: it passes a request to the pool when its semaphore has a slot."""
+
+    pool_putlocks = True
+
+    def __init__(self, processes: int) -> None:
+        self.semaphore = LaxBoundedSemaphore(processes)
+
+
+class Prefork(Consumer):
+    """A worker with a prefork pool."""
+
+    def __init__(self, processes: int) -> None:
+        workers = SimpleNamespace(_busy_workers=set[Any](), outbound_buffer=deque[Any]())
+        super().__init__(SimpleNamespace(num_processes=processes, _pool=workers))
+        self.controller: Any = Controller(processes)
+        self.busy, self.semaphore = workers._busy_workers, self.controller.semaphore
+
+    def on_task_request(self, request: Any) -> None:
+        self.semaphore.acquire(self._process, request)
+
+    def _process(self, request: Any) -> None:
+        if self.capacity.take_process(request.held) and self.capacity.admit_or_queue(request.held):
+            self.ran.append(request)
+            self.busy.add(request)
+
+    def end(self, request: Any) -> None:
+        """End a body, as billiard does: its process is free before its slot is released."""
+        self.busy.discard(request)
+        self.semaphore.release()
+
+
+@pytest.mark.parametrize("event", ["connection lost", "pool has grown", "pool has shrunk", "process replaced"])
+def test_a_slot_without_a_free_process_starts_no_task(reserved: Any, event: str) -> None:
+    """
+    Celery's semaphore counts busy processes as free after some events. A task waits until a process is free, and the
+    semaphore is right from then on.
+    """
+    prefork = Prefork(4)
+    bodies = [prefork.receive() for _ in range(4)]
+    processes = 4
+    if event == "connection lost":
+        prefork.semaphore.clear()
+    elif event == "pool has grown":
+        processes = prefork.pool.num_processes = 6
+        prefork.semaphore.grow(2)
+    elif event == "pool has shrunk":
+        prefork.end(bodies.pop())
+        processes = prefork.pool.num_processes = 3
+        prefork.semaphore.shrink()
+        prefork.semaphore.release()  # as the process ends
+    else:
+        prefork.semaphore.release()
+    later = [prefork.receive() for _ in range(20)]
+    assert len(prefork.busy) == processes
+    assert prefork.capacity.count_free(0) == 1, "one woken task at a time waits among the other tasks"
+    while prefork.busy:
+        prefork.end(next(iter(prefork.busy)))
+        assert len(prefork.busy) <= processes
+    assert set(prefork.ran[4:]) == set(later)
+    assert prefork.semaphore.value == prefork.capacity.count_free(0) == processes
 
 
 def test_a_body_can_end_while_the_reserved_requests_are_read(

@@ -71,7 +71,7 @@ def make(reserved: Any, limiter: Limiter) -> Iterator[Callable[..., HeldTasks]]:
     made: list[HeldTasks] = []
 
     def make(consumer: Any, max_held: int = 100) -> HeldTasks:
-        made.append(HeldTasks(consumer, limiter, PoolCapacity(), max_held, lambda held: False))
+        made.append(HeldTasks(consumer, limiter, PoolCapacity(consumer), max_held, lambda held: False))
         made[-1].start()
         return made[-1]
 
@@ -80,8 +80,8 @@ def make(reserved: Any, limiter: Limiter) -> Iterator[Callable[..., HeldTasks]]:
         tasks.close()
 
 
-def received(consumer: Consumer, number: int) -> HeldTask:
-    held = HeldTask(consumer, Request(number), None, float(number))
+def received(number: int) -> HeldTask:
+    held = HeldTask(Request(number), None, float(number))
     worker_state().task_reserved(held.request)
     return held
 
@@ -89,7 +89,7 @@ def received(consumer: Consumer, number: int) -> HeldTask:
 def test_celery_counts_a_task_as_reserved_except_while_it_is_held(make: Any, reserved: Any) -> None:
     """The state of a task shows which part of the worker has it."""
     consumer = Consumer()
-    tasks, held = make(consumer), received(consumer, 1)
+    tasks, held = make(consumer), received(1)
     assert (held.state, set(reserved)) == (State.RESERVED, {held.request})
     tasks.hold(held, 5.0)
     assert (held.state, set(reserved)) == (State.HELD, set())
@@ -108,7 +108,7 @@ def test_the_prefetch_count_is_one_higher_for_each_task_up_to_max_held(make: Any
     """The count is reduced again when a task is started or removed."""
     consumer = Consumer()
     tasks = make(consumer, max_held=3)
-    held = [received(consumer, n) for n in range(4)]
+    held = [received(n) for n in range(4)]
     for each in held:
         tasks.hold(each, 5.0)
     assert consumer.qos.value == 4 + 3
@@ -147,7 +147,7 @@ def test_tasks_that_cannot_be_checked_delay_no_other_check(make: Any) -> None:
 def test_a_task_that_is_woken_before_it_is_held_starts_once(make: Any) -> None:
     """The waker has its own thread, and can be faster than the worker's thread."""
     consumer = Consumer()
-    tasks, held = make(consumer), received(consumer, 1)
+    tasks, held = make(consumer), received(1)
     tasks._start(held.id, held)
     tasks.hold(held, 5.0)
     assert (list(tasks), consumer.qos.value) == ([], 4)
@@ -161,7 +161,7 @@ def test_a_task_that_was_woken_as_the_connection_broke_is_not_started(make: Any)
     The broker delivers it again. An acknowledged task is delivered to no other worker, and this worker holds it again.
     """
     consumer = Consumer()
-    tasks, held = make(consumer), received(consumer, 1)
+    tasks, held = make(consumer), received(1)
     tasks.hold(held, 5.0)
     tasks._start(held.id, held)
     assert tasks.take_all() == [held]
@@ -174,8 +174,8 @@ def test_free_slots_exclude_those_of_woken_tasks(make: Any, reserved: Any) -> No
     consumer = Consumer()
     tasks = make(consumer)
     assert tasks._free() == 2
-    held = received(consumer, 1)
-    tasks._capacity.record_received(consumer, held.request)
+    held = received(1)
+    tasks._capacity.record_received(held.request)
     assert tasks._free() == 1, "the task is in the pool"
     tasks.hold(held, 5.0)
     assert tasks._free() == 2
@@ -194,7 +194,7 @@ def test_a_fixed_prefetch_window_grows_with_the_held_tasks(make: Any, monkeypatc
     consumer: Any = Consumer("amqp")
     consumer.qos_global = False
     tasks = make(consumer, max_held=1000)
-    held = [received(consumer, n) for n in range(100)]
+    held = [received(n) for n in range(100)]
     for each in held:
         tasks.hold(each, 5.0)
         consumer.turn()
@@ -214,14 +214,14 @@ def test_tasks_that_arrive_while_a_window_grows_widen_it_again(make: Any, monkey
         windows.append(prefetch)
         if len(windows) == 1:
             for n in range(1, 13):
-                tasks.hold(received(consumer, n), 5.0)
+                tasks.hold(received(n), 5.0)
 
     monkeypatch.setattr("throttlekit_celery._waiting.consume_again", consume_again)
     consumer: Any = Consumer("amqp")
     consumer.qos_global = False
     tasks = make(consumer, max_held=1000)
     for n in (0, 13):
-        tasks.hold(received(consumer, n), 5.0)
+        tasks.hold(received(n), 5.0)
         consumer.turn()
     consumer.turn()
     assert windows == [6, 18], "then 14 tasks are held"
