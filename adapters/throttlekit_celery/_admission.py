@@ -13,7 +13,7 @@ from throttlekit import ConfigurationError, RateLimited
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, Run, Throttling
 from throttlekit_celery._body import RECEIPT, RunAgain, receipt_of
 from throttlekit_celery._held_task import HeldTask, State
-from throttlekit_celery._host import forget, give_back, guard_close, keep_loop_running, name_deliveries
+from throttlekit_celery._host import forget, give_back, guard_close, keep_loop_running, longest_hold, name_deliveries
 from throttlekit_celery._maps import refusal_of
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_without_body
@@ -21,7 +21,6 @@ from throttlekit_celery._pool_capacity import PoolCapacity
 from throttlekit_celery._requeue import ASKS_AT, Copies, first_request_delay, queue_of
 from throttlekit_celery._running import RunningTasks
 from throttlekit_celery._waiting import HeldTasks
-from throttlekit_celery._worker import longest_hold
 
 __all__ = ["DEFERRED_EVENT", "Admission"]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from throttlekit import Decision
 from throttlekit.adapter import Dropped, Failed
 from throttlekit_celery._host import worker_state
 
@@ -46,6 +47,8 @@ class HeldTask:
         raised: Whether the prefetch count is one higher because of this task.
         stays_until: The time before which the task is not put back into its queue, because the last copy failed.
         check_failed: Whether the last check of the held task failed.
+        slots: The decision that admitted the task, if it holds slots of concurrency limits.
+        own_slots: The part of *slots* that the main process releases when the body has ended.
         end: How the task ends without its body, if that is decided. Celery may not have stored it yet.
     """
 
@@ -59,6 +62,8 @@ class HeldTask:
     raised: bool = False
     stays_until: float = 0.0
     check_failed: bool = False
+    slots: Decision | None = None
+    own_slots: Decision | None = None
     end: Failed | Dropped | None = None
 
     @property

@@ -37,6 +37,7 @@ __all__ = [
     "job_of",
     "keep_loop_running",
     "list_as_scheduled",
+    "longest_hold",
     "name_deliveries",
     "on_each_task",
     "real_app",
@@ -54,6 +55,10 @@ _QUEUE = "_throttlekit_queue"
 
 _REQUESTS = "_throttlekit_requests"
 """The attribute of a worker's consumer that holds a function, which returns more requests for `inspect scheduled`."""
+
+_LONGEST_HOLD = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time
+_SHARE = 1 / 3
+"""The fraction of the broker's time-out for unacknowledged messages that a task may spend on waiting."""
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -98,6 +103,20 @@ def expires_in(request: Any) -> float:
     if expires is None:
         return math.inf
     return (expires - datetime.now(timezone.utc if expires.tzinfo else None)).total_seconds()
+
+
+def longest_hold(consumer: Any, wanted: float | None) -> float:
+    """Return the seconds for which a task may be held: a third of the broker's time-out for unacknowledged messages."""
+    if wanted is not None:
+        return wanted
+    allowed = [_LONGEST_HOLD / _SHARE]
+    if visibility := consumer.app.conf.broker_transport_options.get("visibility_timeout"):
+        allowed.append(visibility)
+    for queue in consumer.task_consumer.queues:
+        arguments: dict[str, Any] = queue.queue_arguments or {}
+        if timeout_ms := arguments.get("x-consumer-timeout"):
+            allowed.append(timeout_ms / 1000)
+    return float(min(allowed)) * _SHARE
 
 
 def guard_close(consumer: Any) -> set[str]:

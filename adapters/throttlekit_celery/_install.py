@@ -26,8 +26,7 @@ from throttlekit_celery._host import (
     real_app,
 )
 from throttlekit_celery._installation import Installation, add, installation_of
-from throttlekit_celery._options import TaskLimits
-from throttlekit_celery._worker import WorkerHost
+from throttlekit_celery._options import TaskLimits, WorkerHost
 
 __all__ = ["install"]
 

@@ -74,7 +74,7 @@ _INSTALLATION = "_throttlekit_installation"
 """The attribute of an app that holds its `Installation`."""
 
 _apps: WeakSet[Any] = WeakSet()
-_at_exit: list[Callable[[], None]] = []
+_at_exit: list[Callable[..., None]] = []
 
 
 def add(app: Any, installed: Installation) -> None:

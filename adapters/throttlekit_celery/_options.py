@@ -1,4 +1,4 @@
-"""Read and check the limits of each task, once."""
+"""Read and check the limits of each task, once, and give them to the check of a task."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import MAX_WAIT, ON_429, OPTIONS, THROTTLE, JobOptions, check_function, check_spelling
+from throttlekit import ConfigurationError, Delivery, Job, Limit, Limiter
+from throttlekit.adapter import (
+    MAX_WAIT,
+    ON_429,
+    OPTIONS,
+    THROTTLE,
+    JobOptions,
+    WaitRules,
+    check_function,
+    check_spelling,
+)
+from throttlekit_celery._held_task import HeldTask
+from throttlekit_celery._host import expires_in, job_of
 
-__all__ = ["DECLARED", "TaskLimits"]
+__all__ = ["DECLARED", "TaskLimits", "WorkerHost"]
 
 _log = logging.getLogger("throttlekit.celery")
 
@@ -104,3 +115,21 @@ class TaskLimits:
             limiter=self._limiter,
         ).limits
         return (lambda function: check_function(limits, function)) if limits else None
+
+
+class WorkerHost:
+    """Implements `throttlekit.adapter.Host` for the tasks in a worker's main process."""
+
+    def __init__(self, limits: TaskLimits, rules: WaitRules) -> None:
+        self._limits = limits
+        self._rules = rules
+
+    def options(self, message: HeldTask) -> JobOptions:
+        return self._limits.of(message.request.task)
+
+    def job(self, message: HeldTask) -> Job:
+        return job_of(message.request.task, message.request, queue=message.queue or "")
+
+    def delivery(self, message: HeldTask, max_wait: float | None) -> Delivery:
+        """Return the `Delivery` of *message*: its longest wait, and the time at which it expires."""
+        return self._rules.delivery(Delivery(), max_wait, expires_in=expires_in(message.request))

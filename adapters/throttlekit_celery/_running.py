@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,20 +25,6 @@ _CALLBACKS = ("on_accepted", "on_success", "on_failure", "on_timeout")
 _EXECUTE = "execute_using_pool"
 _CHECK_EVERY = 0.005
 _LONGEST_DEATH = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class _Grant:
-    """
-    One task that was admitted.
-
-    Attributes:
-        slots: The decision, or None if it holds no slots of concurrency limits.
-        ours: The part of *slots* that this process releases when the body has ended.
-    """
-
-    slots: Decision | None
-    ours: Decision | None
 
 
 class RunningTasks:
@@ -62,7 +47,7 @@ class RunningTasks:
         self._limiter = limiter
         self._on_end = on_end
         self._on_rate_limited = on_rate_limited
-        self._grants: dict[HeldTask, _Grant] = {}
+        self._tasks: set[HeldTask] = set()
 
     def execute(self, held: HeldTask, run: Run, pool: Any, **options: Any) -> Any:
         """Pass *held* to the pool."""
@@ -71,15 +56,15 @@ class RunningTasks:
         request.on_success = partial(self._on_success, held, request.on_success)
         request.on_failure = partial(self._on_failure, held, request.on_failure)
         request.on_timeout = partial(self._on_timeout, held, request.on_timeout)
-        slots = run.decision if run.decision is not None and run.decision.leases else None
+        held.slots = held.own_slots = run.decision if run.decision is not None and run.decision.leases else None
         held.set_state(State.RUNNING)
-        self._grants[held] = _Grant(slots, slots)
-        if slots is not None:
-            self._limiter.keep(slots, lambda: None)  # before the body begins, no body has to be interrupted
+        self._tasks.add(held)
+        if held.slots is not None:
+            self._limiter.keep(held.slots, lambda: None)  # before the body begins, no body has to be interrupted
         try:
             return held.execute(pool, **options)
         except BaseException:
-            self._release(slots)
+            self._release(held.slots)
             self._end(held)
             raise
 
@@ -90,34 +75,33 @@ class RunningTasks:
         """
         pool, discarded = self._consumer.pool, list[HeldTask]()
         discards = getattr(pool, "uses_semaphore", False) and getattr(pool, "flush", None)
-        for held, grant in list(self._grants.items()):
+        for held in list(self._tasks):
             held.set_state(State.ABANDONED)
             if discards and held.request.time_start is None:
                 # A pool of processes discards a task that no process has accepted, and never calls its callbacks. A
                 # process may have received the task, so its slots are not released: their leases end.
-                self._grants.pop(held, None)
+                self._tasks.discard(held)
                 for name in _CALLBACKS:
                     held.request.__dict__.pop(name, None)
-                if grant.ours is not None:
-                    self._limiter.hand_over(grant.ours, os.getpid())
+                if held.own_slots is not None:
+                    self._limiter.hand_over(held.own_slots, os.getpid())
                 held.set_state(State.GONE)
                 discarded.append(held)
         return discarded
 
     def close(self) -> None:
         """Release the slots of the pool's processes, which have ended."""
-        for held, grant in list(self._grants.items()):
+        for held in list(self._tasks):
             if held.request.worker_pid != os.getpid():  # a thread may still be running, and releases its own slots
-                self._release(grant.slots)
+                self._release(held.slots)
                 self._end(held)
 
     # Callbacks of Celery's pools, some in other threads
 
     def _on_accepted(self, held: HeldTask, original: Any, pid: int, *args: Any, **options: Any) -> None:
         """Hand the slots over to process *pid*, in which the body begins."""
-        grant = self._grants.get(held)
-        if grant is not None and grant.ours is not None:
-            grant.ours = self._limiter.hand_over(grant.ours, pid)
+        if held in self._tasks and held.own_slots is not None:
+            held.own_slots = self._limiter.hand_over(held.own_slots, pid)
         original(pid, *args, **options)
 
     def _on_success(self, held: HeldTask, original: Any, *args: Any, **options: Any) -> None:
@@ -129,7 +113,7 @@ class RunningTasks:
 
     def _on_failure(self, held: HeldTask, original: Any, info: Any, *args: Any, **options: Any) -> None:
         error = getattr(info.exception, "exc", None) or info.exception  # errors of another process are wrapped
-        if isinstance(error, RunAgain) and held in self._grants:
+        if isinstance(error, RunAgain) and held in self._tasks:
             self._end(held, error)
             return
         try:
@@ -149,22 +133,21 @@ class RunningTasks:
 
     def _end_after_death(self, held: HeldTask, until: float) -> None:
         """End *held* when its process is dead, or at *until*. While the process lives, the body may be running."""
-        grant = self._grants.get(held)
-        if grant is None:
+        if held not in self._tasks:
             return
-        if grant.slots is not None and _is_alive(held.request.worker_pid) and time.monotonic() < until:
+        if held.slots is not None and _is_alive(held.request.worker_pid) and time.monotonic() < until:
             self._consumer.timer.call_after(_CHECK_EVERY, self._end_after_death, (held, until))
             return
-        self._release(grant.slots)
+        self._release(held.slots)
         self._end(held)
 
     def _end(self, held: HeldTask, back: RunAgain | None = None) -> None:
-        grant = self._grants.pop(held, None)
-        if grant is None:
+        if held not in self._tasks:
             return
+        self._tasks.discard(held)
         for name in _CALLBACKS:
             held.request.__dict__.pop(name, None)
-        self._release(grant.ours)
+        self._release(held.own_slots)
         if back is not None:
             self._on_rate_limited(held, back)
             return

@@ -24,9 +24,8 @@ from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import RunAgain
 from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import worker_state
-from throttlekit_celery._options import TaskLimits
+from throttlekit_celery._options import TaskLimits, WorkerHost
 from throttlekit_celery._requeue import ASKS_AT
-from throttlekit_celery._worker import WorkerHost
 
 PARTNER = TokenBucket("partner", "2/s", burst=1)
 
@@ -223,11 +222,11 @@ def test_a_task_that_its_pool_discards_keeps_no_slot(
     assert request.ran
     admission.on_disconnect()
     assert limiter.peek(slots).remaining == 0
-    assert len(admission._running._grants) == 1, "a pool of threads discards nothing"
+    assert len(admission._running._tasks) == 1, "a pool of threads discards nothing"
     consumer.pool.uses_semaphore = True
     admission.on_disconnect()
     wait_until(lambda: limiter.peek(slots).remaining == 1, description="the slot is free", timeout=5)
-    assert admission._running._grants == {}
+    assert admission._running._tasks == set()
 
 
 def test_an_acknowledged_task_that_its_pool_discards_runs_again(

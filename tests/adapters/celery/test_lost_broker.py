@@ -15,9 +15,10 @@ from kombu import Connection
 
 from support.celery.quiet import QUIET
 from support.celery.site import CelerySite, celery_site
-from support.servers.processes import RedisProcess
+from support.servers.processes import RedisProcess, patient
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
 from throttlekit_celery._host import forget, give_back, guard_close
 
 pytestmark = [pytest.mark.workers, *QUIET]
@@ -59,17 +60,26 @@ def test_an_outage_of_a_redis_broker_ends_no_worker(stack: ExitStack, redis_base
     wait_until(lambda: site.left() == 0, description="no message is left")
 
 
+@pytest.fixture
+def make_proxied_site(stack: ExitStack, redis_base: str, request: pytest.FixtureRequest) -> Any:
+    """Return a function that makes a site whose connections to its broker a test can cut, and the proxy."""
+
+    def make(kind: str, **options: Any) -> tuple[CelerySite, Proxy]:
+        url = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
+        port = urlsplit(url).port
+        assert port is not None
+        proxy = stack.enter_context(Proxy(port))
+        return stack.enter_context(
+            celery_site(kind, url.replace(str(port), str(proxy.port)), redis_base, **options)
+        ), proxy
+
+    return make
+
+
 @pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
-def test_no_task_runs_twice_after_a_lost_connection(
-    stack: ExitStack, redis_base: str, kind: str, request: pytest.FixtureRequest
-) -> None:
+def test_no_task_runs_twice_after_a_lost_connection(make_proxied_site: Any, kind: str) -> None:
     """When the connections break, held tasks are delivered again, to any worker, and only these deliveries run."""
-    url = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
-    address = urlsplit(url)
-    assert address.port is not None
-    proxy = stack.enter_context(Proxy(address.port))
-    url = url.replace(str(address.port), str(proxy.port))
-    site = stack.enter_context(celery_site(kind, url, redis_base, denials=1, delay=5.0))
+    site, proxy = make_proxied_site(kind, denials=1, delay=5.0)
     workers = [site.start(name=name) for name in ("one", "two")]
     results = [site.send("echo", n) for n in range(20)]
     wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied")
@@ -79,20 +89,6 @@ def test_no_task_runs_twice_after_a_lost_connection(
     assert all("Connection to broker lost" in worker.log() for worker in workers)
 
 
-@pytest.fixture
-def make_proxied_site(stack: ExitStack, redis_base: str) -> Any:
-    """Return a function that makes a site whose connections to its broker a test can cut, and the proxy."""
-
-    def make(**options: Any) -> tuple[CelerySite, Proxy]:
-        port = urlsplit(redis_base).port
-        assert port is not None
-        proxy = stack.enter_context(Proxy(port))
-        url = redis_base.replace(str(port), str(proxy.port))
-        return stack.enter_context(celery_site("redis", url, redis_base, **options)), proxy
-
-    return make
-
-
 def cut(proxy: Proxy, worker: Any) -> None:
     """Cut the connections of *worker* to its broker, and wait until it has connected again."""
     before = worker.log().count("Connected to")
@@ -100,20 +96,26 @@ def cut(proxy: Proxy, worker: Any) -> None:
     wait_until(lambda: worker.log().count("Connected to") > before, description="the worker has connected again")
 
 
-def test_tasks_that_run_during_a_reconnection_leave_the_prefetch_count(make_proxied_site: Any) -> None:
+@pytest.mark.rabbitmq
+def test_tasks_that_run_during_a_reconnection_leave_the_prefetch_count(make_proxied_site: Any, redis_base: str) -> None:
     """
-    Celery lowers the prefetch count for them, and then raises it to the value of a worker that holds no tasks. With 30
-    held tasks, such a worker would fetch no other task.
+    On RabbitMQ, Celery alone lowers the prefetch count for them, and raises it when a later task is acknowledged, to
+    the value of a worker that holds no tasks. With 30 held tasks, such a worker would fetch no other task.
     """
-    site, proxy = make_proxied_site(denials=10**6, delay=60.0)
+    limit, store = TokenBucket("one", "1/h", burst=1), patient(f"{redis_base}/12")
+    site, proxy = make_proxied_site("rabbitmq", store=store, rate="1/h", burst=1)
     worker = site.start()
     site.send("free_wait")
     wait_until(lambda: site.ran("free_wait"), description="a body is running")
     cut(proxy, worker)
-    for n in range(30):
-        site.send("echo", n)
-    wait_until(lambda: site.asked("denied") == 30, description="all tasks were denied")
-    assert [site.send("free", str(n)).get(timeout=WITHIN) for n in range(3)] == ["0", "1", "2"]
+    with Limiter(store) as limiter:
+        limiter.reset(limit)
+        limiter.pause(limit, 600.0)
+        results = [site.send("echo", n) for n in range(31)]
+        wait_until(lambda: len(site.held()) == 31, description="all tasks wait")
+        limiter.resume(limit)
+    assert results[0].get(timeout=WITHIN) == 0
+    assert site.send("free", "a").get(timeout=WITHIN) == "a"
     (stats,) = site.inspect(f"w@{site.queue}").stats().values()
     assert stats["prefetch_count"] == 8 + 30
     site.go()
@@ -121,7 +123,7 @@ def test_tasks_that_run_during_a_reconnection_leave_the_prefetch_count(make_prox
 
 def test_a_process_that_is_busy_during_a_reconnection_is_not_free(make_proxied_site: Any) -> None:
     """Celery counts it as free then. No task is granted until a process can begin its body."""
-    site, proxy = make_proxied_site(denials=0)
+    site, proxy = make_proxied_site("redis", denials=0)
     worker = site.start()
     busy = [site.send("free_wait") for _ in range(2)]
     wait_until(lambda: len(site.ran("free_wait")) == 2, description="both processes are busy")

@@ -17,8 +17,8 @@ from typing import Any
 import redis
 from celery import Celery, Task, chain
 
+import throttlekit_celery._host as host
 import throttlekit_celery._waiting as waiting
-import throttlekit_celery._worker as worker
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
 from throttlekit import Limiter, TokenBucket, current
@@ -66,7 +66,7 @@ def _make_app(config: Mapping[str, Any]) -> Celery:
             return verdict
 
     if config["form"] == "put back":
-        worker._LONGEST_HOLD, waiting._CHECK_EVERY = 0.0, 0.01  # every denied job is requeued
+        host._LONGEST_HOLD, waiting._CHECK_EVERY = 0.0, 0.01  # every denied job is requeued
     store: Any = config["store"] or Store(config["denials"], config["delay"])
     limiter = Limiter(store)
     install(app, limiter, **config["install"])
