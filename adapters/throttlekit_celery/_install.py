@@ -148,7 +148,7 @@ def _make_step(installed: Installation) -> type[Any]:
         def __init__(self, consumer: Any, **options: Any) -> None:
             installed.limits.check(consumer.app)
             super().__init__(consumer, **options)  # pyright: ignore[reportUnknownMemberType]
-            self._admission = installed.admit_tasks_of(consumer)
+            self._admission = installed.admission_of(consumer)
             # After a lost connection, Celery would first lower the prefetch count, and then set it to the value of a
             # worker that holds no tasks.
             consumer.app.conf.worker_enable_prefetch_count_reduction = False

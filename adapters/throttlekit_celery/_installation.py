@@ -51,11 +51,13 @@ class Installation:
             if self.limits.of(task).limits:
                 refuse_maps(task)
 
-    def admit_tasks_of(self, consumer: Any) -> Admission:
-        """Return a new `Admission`, which checks the tasks that the worker of *consumer* receives."""
-        admission = Admission(consumer, self.throttling, self.limits, max_hold=self.max_hold, max_held=self.max_held)
-        self.admissions[consumer] = admission
-        return admission
+    def admission_of(self, consumer: Any) -> Admission:
+        """Return the `Admission` that checks the tasks that the worker of *consumer* receives."""
+        found = self.admissions.get(consumer)
+        if found is None:
+            found = Admission(consumer, self.throttling, self.limits, max_hold=self.max_hold, max_held=self.max_held)
+            self.admissions[consumer] = found
+        return found
 
     def close(self, controller: Any) -> None:
         """Close the admissions of the worker of *controller*, or of all workers if that is None."""
@@ -107,8 +109,8 @@ def installation_for(app: Any) -> Installation | None:
 
 
 def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None:
-    if (installed := installation_of(sender.app)) and (admission := installed.admissions.get(sender)):
-        admission.receive(request)
+    if installed := installation_of(sender.app):
+        installed.admission_of(sender).receive(request)
 
 
 def _on_prerun(task: Any = None, **_: Any) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import celery
+import celery.signals
 import pytest
 
 from support.waiting import wait_until
@@ -20,10 +21,12 @@ from throttlekit._engine.call import Call
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import Throttling, WaitRules
 from throttlekit.errors import WaitedTooLong
+from throttlekit_celery import install
 from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import RunAgain
 from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import worker_state
+from throttlekit_celery._installation import installation_of
 from throttlekit_celery._options import TaskLimits, WorkerHost
 from throttlekit_celery._requeue import ASKS_AT
 
@@ -38,11 +41,16 @@ class Pool:
     def flush(self) -> None: ...
 
 
+class Controller:
+    """Celery's object for a whole worker."""
+
+
 class Consumer:
     """A worker without an event loop. `turn` fires its timer."""
 
     def __init__(self, app: Any) -> None:
-        self.app, self.hub, self.connection_errors, self.controller = app, None, (), SimpleNamespace()
+        self.app, self.hub, self.connection_errors = app, None, ()
+        self.controller: Any = Controller()
         self.pool, self.initial_prefetch_count = Pool(), 4
         self.timer = SimpleNamespace(call_after=self._after, cancel=lambda entry: None)
         self.qos = SimpleNamespace(value=0)
@@ -276,6 +284,20 @@ def test_a_lost_connection_of_one_worker_concerns_no_other_worker(
     other.turn_until(lambda: sorted(ids_of_held(kept)) == ["2", "3"], "the task with a 429 waits again")
     limiter.resume(PARTNER)
     other.turn_until(lambda: running.ran and held.ran, "both tasks have run")
+
+
+@pytest.mark.usefixtures("restore_signals")
+def test_the_end_of_one_worker_is_not_the_end_of_another(consumer: Consumer, limiter: Limiter) -> None:
+    """Each worker of a process has its own admission. The exit of the process closes all that are left."""
+    install(consumer.app, limiter)
+    installed: Any = installation_of(consumer.app)
+    other = Consumer(consumer.app)
+    for each in (consumer, other):
+        installed.admission_of(each).start()
+    celery.signals.worker_shutdown.send(sender=consumer.controller)
+    assert list(installed.admissions) == [other]
+    installed.close(None)
+    assert installed.admissions == {}
 
 
 def test_a_task_with_a_429_waits_and_runs_again(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:

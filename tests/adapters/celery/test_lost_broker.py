@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+import celery
 import pytest
 from kombu import Connection
 
@@ -121,6 +122,7 @@ def test_tasks_that_run_during_a_reconnection_leave_the_prefetch_count(make_prox
     site.go()
 
 
+@pytest.mark.skipif(celery.__version__ < "5.7", reason="the pool of Celery before 5.7 forgets the bodies that run")
 def test_a_process_that_is_busy_during_a_reconnection_is_not_free(make_proxied_site: Any) -> None:
     """Celery counts it as free then. No task is granted until a process can begin its body."""
     site, proxy = make_proxied_site("redis", denials=0)
