@@ -80,9 +80,7 @@ class RunningTasks:
             if discards and held.request.time_start is None:
                 # A pool of processes discards a task that no process has accepted, and never calls its callbacks. A
                 # process may have received the task, so its slots are not released: their leases end.
-                self._tasks.discard(held)
-                for name in _CALLBACKS:
-                    held.request.__dict__.pop(name, None)
+                self._forget(held)
                 if held.own_slots is not None:
                     self._limiter.hand_over(held.own_slots, os.getpid())
                 held.set_state(State.GONE)
@@ -144,9 +142,7 @@ class RunningTasks:
     def _end(self, held: HeldTask, back: RunAgain | None = None) -> None:
         if held not in self._tasks:
             return
-        self._tasks.discard(held)
-        for name in _CALLBACKS:
-            held.request.__dict__.pop(name, None)
+        self._forget(held)
         self._release(held.own_slots)
         if back is not None:
             self._on_rate_limited(held, back)
@@ -155,6 +151,11 @@ class RunningTasks:
         # Break a reference cycle: otherwise message and arguments stay in memory until Python's collector runs.
         held.request.__dict__.pop(_EXECUTE, None)
         self._on_end(held)
+
+    def _forget(self, held: HeldTask) -> None:
+        self._tasks.discard(held)
+        for name in _CALLBACKS:
+            held.request.__dict__.pop(name, None)
 
     def _release(self, slots: Decision | None) -> None:
         if slots is not None:
