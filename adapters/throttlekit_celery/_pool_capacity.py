@@ -95,7 +95,9 @@ class PoolCapacity:
         wait here. All workers of a process share Celery's list of reserved requests.
         """
         own = sum(request in self._received for request in _reserved_requests())
-        return max(1, self._consumer.pool.limit or 0) - (own - len(self._waiting))
+        pool = self._consumer.pool
+        slots = pool.num_processes if getattr(pool, "uses_semaphore", False) else pool.limit
+        return max(1, slots or 0) - (own - len(self._waiting))
 
     def _check_later(self) -> None:
         self._checking = True

@@ -36,7 +36,7 @@ PARTNER = TokenBucket("partner", "2/s", burst=1)
 class Pool:
     """A pool that accepts any number of tasks. The test ends their bodies."""
 
-    uses_semaphore, limit = False, 100
+    uses_semaphore, limit, num_processes = False, 100, 100
 
     def flush(self) -> None: ...
 

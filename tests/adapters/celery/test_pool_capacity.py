@@ -86,6 +86,13 @@ def test_no_call_is_made_if_no_task_waits(consumer: Consumer) -> None:
     assert not consumer.soon
 
 
+def test_a_prefork_pool_without_an_event_loop_has_the_processes_that_it_has_now(reserved: Any) -> None:
+    """Such a pool has no record of busy processes. With autoscale, its `limit` is the least number of processes."""
+    consumer = Consumer(SimpleNamespace(uses_semaphore=True, limit=1, num_processes=2))
+    first, second, _ = (consumer.receive() for _ in range(3))
+    assert consumer.ran == [first, second]
+
+
 def test_requests_of_another_worker_use_no_thread_of_this_one(consumer: Consumer) -> None:
     """
     Celery's list of reserved requests belongs to the process. It can have requests of two embedded workers, or of an
