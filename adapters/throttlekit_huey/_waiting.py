@@ -62,7 +62,7 @@ class WaitingTasks:
         """Wake all tasks, because the workers of this process stop, so that workers of other processes take them."""
         for item in (items := self.waker.close()):
             item.woken = True
-        with suppress(ConnectionError, TimeoutError):  # huey enqueues the tasks when they are due
+        with suppress(Exception):  # otherwise huey enqueues the tasks when they are due
             self._schedule().wake([(item.priority, item.message) for item in items if item.message])
 
     def close_child(self) -> None:

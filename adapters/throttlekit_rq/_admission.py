@@ -90,6 +90,12 @@ class Grant:
         if self.run.decision is not None:
             self.throttling.limiter.keep(self.run.decision, lambda: None)
 
+    def cancel(self) -> None:
+        """Refund the job, whose body does not begin."""
+        if self.run.decision is not None:
+            self.throttling.limiter.cancel(self.run.decision)
+            self.ended = True
+
     def release(self) -> None:
         """Release the slots of this job, unless they were released before."""
         if self.run.decision is not None and not self.ended:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from throttlekit import Limiter
 from throttlekit.adapter import Deferred, Waited, Waiting, Waker
@@ -150,12 +150,10 @@ class Holding:
         return Waiting(self.waker_of(limiter), Item(id_, queue), id_)
 
     def on_scheduled(self, waiting: Waiting) -> None:
-        """Record that a denied job is now a scheduled job. If the store woke it before it was scheduled, enqueue it."""
-        item: Item = waiting.item
-        with self._lock:
-            item.scheduled, woken = True, item.woken
-        if woken:
-            self._put_first(cast("Waker[Item]", waiting.waker), item)
+        """Record that a denied job is now a scheduled job. If the store woke it before it was scheduled, start it."""
+        waiting.item.scheduled = True
+        if waiting.item.woken:
+            waiting.waker.hold(waiting.id, waiting.item, 0)
 
     # Called by the worker
 
@@ -198,14 +196,15 @@ class Holding:
         for waker in self._wakers.values():
             for item in waker.close():
                 queues.setdefault(item.queue, []).append(item)
-        for queue, items in queues.items():
-            to_front = in_queue(queue)
-            for n in reversed(range(0, len(items), _AT_ONCE)):  # each part is put before the previous part
-                part = {item.id: item.grace for item in items[n : n + _AT_ONCE]}
-                if to_front:
-                    wake(self._connection, queue, [*part])
-                else:
-                    schedule_sooner(self._connection, queue, part)
+        with suppress(Exception):  # otherwise the jobs are enqueued `GRACE_S` later
+            for queue, items in queues.items():
+                to_front = in_queue(queue)
+                for n in reversed(range(0, len(items), _AT_ONCE)):  # each part is put before the previous part
+                    part = {item.id: item.grace for item in items[n : n + _AT_ONCE]}
+                    if to_front:
+                        wake(self._connection, queue, [*part])
+                    else:
+                        schedule_sooner(self._connection, queue, part)
 
     # Called in any thread
 
@@ -229,16 +228,13 @@ class Holding:
         return self._others_idle
 
     def _start(self, limiter: Limiter, id_: str, item: Item) -> bool:
-        """Enqueue *item*, which the store has woken. Return whether a worker will take it."""
-        with self._lock:
-            item.woken, scheduled = True, item.scheduled
-        return not scheduled or self._put_first(self._wakers[limiter], item)
-
-    def _put_first(self, waker: Waker[Item], item: Item) -> bool:
-        """Move *item* to the front of its queue. Return whether a worker will take it."""
+        """Move *item*, which the store has woken, to the front of its queue. Return whether a worker will take it."""
+        item.woken = True
+        if not item.scheduled:
+            return True  # `on_scheduled` continues
         with self._lock:
             before, self._last[item.queue] = self._last.get(item.queue, "-"), item.id
-            self._started[item.id] = time.monotonic(), waker
+            self._started[item.id] = time.monotonic(), self._wakers[limiter]
         self.drop_late()
         try:
             return not wake(self._connection, item.queue, [item.id], before)

@@ -17,6 +17,7 @@ from rq.utils import utcformat
 from rq.worker import BaseWorker
 
 __all__ = [
+    "UNAVAILABLE",
     "Denied",
     "Refused",
     "cancel_in",
@@ -32,6 +33,10 @@ __all__ = [
     "untyped",
     "worker_key",
 ]
+
+_errors: Any = import_module(BaseWorker.__module__).redis.exceptions
+UNAVAILABLE: tuple[type[Exception], ...] = (_errors.ConnectionError, _errors.TimeoutError)
+"""The errors of calls to RQ's Redis after which RQ's worker waits and tries again; RQ 2 ends after a time-out."""
 
 _rq_limits: Any = None
 with suppress(ImportError):  # the module exists since RQ 3

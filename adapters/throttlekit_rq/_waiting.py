@@ -42,6 +42,7 @@ __all__ = [
     "put_new_first",
     "read_expiry",
     "read_record",
+    "return_taken",
     "schedule_sooner",
     "shown_of",
     "wake",
@@ -54,6 +55,7 @@ _MOST_PROMOTED = 32
 _DENY = throttlekit_lua.script("rq_deny")
 _NEW_FIRST = throttlekit_lua.script("rq_new_first")
 _PROMOTE = throttlekit_lua.script("rq_promote")
+_RETURN = throttlekit_lua.script("rq_return")
 
 
 def read_record(job: Any) -> Record:
@@ -298,6 +300,14 @@ def put_new_first(connection: Any, queues: Sequence[str]) -> None:
     for queue in queues:
         if script(keys=[Queue(queue, connection=connection).key], args=[RqJob.key_for("")]):
             return
+
+
+def return_taken(job: Any) -> None:
+    """Return *job*, which a worker has taken and not checked, to the front of its queue, unless it has changed."""
+    queue = Queue(job.origin, connection=job.connection)
+    enqueued_at = utcformat(job.enqueued_at) if job.enqueued_at else ""
+    arguments = [job.id, enqueued_at, utcformat(datetime.now(timezone.utc))]
+    job.connection.register_script(_RETURN)(keys=[job.key, intermediate_key(job.origin), queue.key], args=arguments)
 
 
 def schedule_sooner(connection: Any, queue: str, by: Mapping[str, float]) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar
@@ -21,12 +22,12 @@ from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude, limiter_of
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._holding import Holding, plan_return
-from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
+from throttlekit_rq._host import UNAVAILABLE, Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._promoter import Promoter
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import deny, put_new_first, read_expiry, read_record, shown_of, wake
+from throttlekit_rq._waiting import deny, put_new_first, read_expiry, read_record, return_taken, shown_of, wake
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -53,12 +54,14 @@ class _Dispatcher:
         self._returning_since: float | None = None
         self._in_burst = False
         self._unreported: set[Limiter] = set()
+        self._interrupted: Any = None  # a job that was taken, and whose check an error of RQ's Redis has interrupted
         self.horse_runs = False
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
         """
         Return the first result of *pop* whose job may run, and put denied jobs back. After *timeout* seconds, raise the
-        same error as *pop*, so that the worker can send its heartbeat.
+        same error as *pop*, so that the worker can send its heartbeat. After an error of RQ's Redis, the worker calls
+        this again, and the job whose check was interrupted is returned to its queue.
 
         Woken jobs are at the front of their queues. After `_NEW_EVERY` seconds with only such jobs, take one job that
         no limit has denied. Otherwise new jobs would never start if workers, and not limits, are the bottleneck.
@@ -69,6 +72,7 @@ class _Dispatcher:
         self._in_burst = timeout is None
         while True:
             holding.mark_idle()
+            self._return_interrupted()
             now = time.monotonic()
             if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
                 self._returning_since = None
@@ -97,6 +101,9 @@ class _Dispatcher:
             except BaseException:
                 worker._state = WorkerStatus.IDLE
                 if popped is not None:
+                    self._interrupted = popped[0]
+                    if (grant := getattr(popped[0], GRANT, None)) is not None:
+                        grant.cancel()
                     self.finish(popped[0])
                 raise
             worker._state = WorkerStatus.IDLE
@@ -123,9 +130,16 @@ class _Dispatcher:
 
     def close(self) -> None:
         """Return the held jobs, and send the last reports, because the worker ends."""
+        with suppress(Exception):  # otherwise RQ finds the job in the intermediate list
+            self._return_interrupted()
         self._holding.close(in_queue=lambda _: not self._in_burst)
         for limiter in self._unreported:
             flush(limiter)
+
+    def _return_interrupted(self) -> None:
+        if self._interrupted is not None:
+            return_taken(self._interrupted)
+            self._interrupted = None
 
     def _note_turn(self, job: Any, waited: float) -> None:
         """Record whether *job*, which was taken after *waited* idle seconds, was denied before."""
@@ -150,6 +164,8 @@ class _Dispatcher:
             declared = Declared(JobOptions())  # plug-ins may add limits
         try:
             return self._check(job, declared)
+        except UNAVAILABLE:
+            raise
         except WaitedTooLong as error:
             fail_with(job, error)
         except ConfigurationError as error:
@@ -203,8 +219,9 @@ class _Dispatcher:
         outcome = grant.throttling.wait_again(job, waiting, seconds, stored=not seconds)
         if isinstance(outcome, Deferred):
             self._holding.on_scheduled(waiting)
-        else:
-            wake(job.connection, job.origin, [job.id])  # the pause has ended: check its limits again
+        else:  # the pause has ended: check its limits again
+            with suppress(UNAVAILABLE):  # otherwise the job is enqueued at its scheduled time
+                wake(job.connection, job.origin, [job.id])
 
 
 class _ChecksFirst:

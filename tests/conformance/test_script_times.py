@@ -225,6 +225,10 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
     ids = [f"id{n}" for n in range(100)]
     promote = ["nolock", "scheduled", "queue", *[f"job:{each}" for each in ids]]
 
+    def return_taken() -> None:
+        filled.client.hset("job:id8", mapping={"status": "queued", "enqueued_at": "then"})
+        run("rq_return", ["job:id8", "wip", "queue"], ["id8", "then", "now"])
+
     @filled.fill_once
     def stream() -> None:
         filled.client.xgroup_create("stream", "group", mkstream=True)
@@ -239,6 +243,7 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
         "rq_deny": Case("rq_deny", rq, lambda: run("rq_deny", deny, denied)),
         "rq_promote: due": Case("rq_promote", rq, lambda: run("rq_promote", promote, ["now", "", *ids])),
         "rq_promote: woken": Case("rq_promote", rq, lambda: run("rq_promote", promote, ["now", "id9", *ids])),
+        "rq_return": Case("rq_return", rq, return_taken),
         "rq_new_first": Case("rq_new_first", rq, lambda: run("rq_new_first", ["queue"], ["job:"])),
         "taskiq_renew": Case("taskiq_renew", stream, renew),
     }

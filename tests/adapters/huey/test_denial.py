@@ -225,6 +225,18 @@ def test_an_error_of_redis_loses_no_job_that_got_a_429(hand: Hand, error: Except
     assert hand.until(2) == ["ran", "ran"]
 
 
+@pytest.mark.parametrize("error", [_LOST, ReadOnlyError("You can't write against a read only replica.")], ids=repr)
+def test_an_error_of_redis_does_not_stop_the_end_of_a_consumer(plain: Hand, error: Exception) -> None:
+    """The consumer ends in an outage too. The jobs that it holds stay in huey's schedule."""
+    task = plain.task()
+    plain.deny(600)
+    task("x")
+    plain.step()
+    plain.admission.schedule._wake = _Breaking(plain.admission.schedule._wake, "", done=False, error=error)
+    plain.admission.waiting.close()
+    assert (plain.in_hand, plain.huey.scheduled_count()) == (0, 1)
+
+
 def test_a_stopped_consumer_waits_once_for_all_workers(plain: Hand) -> None:
     """A greenlet is waited for even if it is busy. The time for all of them together is bounded."""
     given: list[float] = []

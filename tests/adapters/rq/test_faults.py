@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import json
 import time
+from importlib import import_module
 from typing import Any
 
 import pytest
+import redis
 from rq import SimpleWorker
 from rq.job import JobStatus
 
+import throttlekit_rq._worker
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
 from throttlekit import LeakyBucket, Limiter
-from throttlekit_rq import configure
+from throttlekit_rq import ThrottledSimpleWorker, configure
 
 pytestmark = QUIET
 
 HELD = [jobs.HOURLY]
+
+
+def break_once(monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, *, done: bool = False) -> None:
+    """Let the function *name* raise *error* at its first call: after its work if *done*, otherwise before."""
+    module, _, function = name.rpartition(".")
+    real, calls = getattr(import_module(module), function), list[None]()
+
+    def broken(*args: Any, **options: Any) -> Any:
+        calls.append(None)
+        result = real(*args, **options) if len(calls) > 1 or done else None
+        if len(calls) == 1:
+            raise error
+        return result
+
+    monkeypatch.setattr(name, broken)
 
 
 def test_unreadable_data_fails_its_job_and_no_worker(rq_site: Site) -> None:
@@ -136,3 +154,78 @@ def test_jobs_that_were_sent_before_limits_named_their_algorithm_run(rq_site: Si
     site.work()
     assert site.noted == ["old"]
     assert site.limiter.peek(jobs.HOURLY).remaining == 0
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["in-list", "in-no-list"])
+@pytest.mark.parametrize("done", [False, True], ids=["before", "lost-reply"])
+def test_an_error_of_redis_as_a_denied_job_is_put_back_fails_no_job(
+    throttled_site: Site, monkeypatch: pytest.MonkeyPatch, done: bool, listed: bool
+) -> None:
+    """
+    The worker waits, as RQ does after a lost connection, and goes on. The job waits, whether or not the call had an
+    effect, and whether RQ has the job in its intermediate list (one queue) or in none (several).
+    """
+    site = throttled_site
+    site.shut(jobs.HOURLY)
+    configure(site.limiter, queues={"work": HELD})
+    break_once(monkeypatch, "throttlekit_rq._worker.deny", redis.ConnectionError("lost"), done=done)
+    if not listed:
+        monkeypatch.setattr("rq.queue.Queue.lmove", lambda connection, key, timeout: _pop(connection, key))
+    job = site.queue.enqueue(jobs.plain, "held")
+    site.work()
+    monkeypatch.undo()
+    assert (site.fetch(job).get_status(), site.queue.job_ids) == (JobStatus.SCHEDULED, [])
+    assert site.queue.intermediate_queue.get_job_ids() == []
+    site.open(jobs.HOURLY)
+    site.work()
+    assert site.noted == ["held"]
+    assert site.deferrals_left() == []
+
+
+def _pop(connection: Any, key: str) -> Any:
+    found = connection.lpop(key)
+    return None if found is None else (key, found)
+
+
+@pytest.mark.parametrize("broken", ["_admission.clear_deferral", "_worker.intermediate_key"])
+def test_an_error_of_redis_after_a_grant_charges_the_job_once(
+    throttled_site: Site, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """The unit is refunded, so the job is granted again, although the limit has only one."""
+    site = throttled_site
+    break_once(monkeypatch, f"throttlekit_rq.{broken}", redis.TimeoutError("slow"))
+    site.queue.enqueue(jobs.plain, "granted", throttle=HELD)
+    for _ in range(2):  # RQ 2 ends after a time-out
+        site.work("other", "work")
+    assert site.noted == ["granted"]
+    assert site.queue.intermediate_queue.get_job_ids() == []
+
+
+def test_a_worker_that_ends_during_a_check_returns_its_job(
+    throttled_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a second SIGTERM, RQ's worker ends at once. The job is at the front of its queue, where it was."""
+    site = throttled_site
+    site.shut(jobs.HOURLY)
+    break_once(monkeypatch, "throttlekit_rq._worker.deny", SystemExit())
+    sent = [site.queue.enqueue(jobs.plain, throttle=HELD) for _ in range(2)]
+    with pytest.raises(SystemExit):
+        site.work()
+    assert site.queue.job_ids == [job.id for job in sent]
+    assert site.queue.intermediate_queue.get_job_ids() == []
+
+
+def test_a_job_that_was_woken_before_it_was_put_back_runs(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker starts it at once, and not ten seconds later."""
+    site = stock_site
+    site.limiter.pause(jobs.LIVELY, 0.1)
+    real = throttlekit_rq._worker.deny
+
+    def deny_late(*args: Any, **options: Any) -> None:
+        time.sleep(0.6)
+        real(*args, **options)
+
+    monkeypatch.setattr(throttlekit_rq._worker, "deny", deny_late)
+    site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
+    site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=2)
+    assert site.noted == ["ran"]
