@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import (
@@ -28,7 +27,6 @@ __all__ = ["Settings", "configure", "limiter_for", "settings"]
 _URL = "THROTTLEKIT_URL"
 _LOG_EVERY = 600
 _log = logging.getLogger("throttlekit.rq")
-_TLS_OPTIONS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +41,10 @@ class Settings:
 
 
 class _Process:
-    """The settings of this process, and the limiters that it has created, by URL."""
+    """The settings of this process, and the limiters that it has created, by URL, or by the pool of a connection."""
 
     settings = Settings()
-    made: dict[str, Limiter] = {}  # noqa: RUF012  one a process is meant
+    made: dict[Any, Limiter] = {}  # noqa: RUF012  one a process is meant
 
 
 @checks_spelling
@@ -117,38 +115,15 @@ def limiter_for(connection: Any) -> Limiter:
     """
     if _Process.settings.limiter is not None:
         return _Process.settings.limiter
-    named = os.environ.get(_URL)
-    url = named or _url_of(connection)
-    if url not in _Process.made:
-        _Process.made[url] = Limiter(url)
+    url = os.environ.get(_URL)
+    named = url or connection.connection_pool
+    if named not in _Process.made:
+        _Process.made[named] = Limiter(url) if url else Limiter(client=connection)
         # `is_first_to_log` costs a request in each work-horse of a stock worker: send none if nothing is logged.
-        if not named and _log.isEnabledFor(logging.INFO) and is_first_to_log(connection, "own-store", _LOG_EVERY):
+        if not url and _log.isEnabledFor(logging.INFO) and is_first_to_log(connection, "own-store", _LOG_EVERY):
             _log.info(
                 "Limits are counted in RQ's own Redis, because neither configure(limiter) nor %s names a store. A "
                 "flush of RQ's database forgets all limits.",
                 _URL,
             )
-    return _Process.made[url]
-
-
-def _url_of(connection: Any) -> str:
-    """Return the URL of the Redis of *connection*. The URL may contain a password: do not log it."""
-    pool = connection.connection_pool
-    options: dict[str, Any] = pool.connection_kwargs
-    user, password = options.get("username"), options.get("password")
-    identity = f"{quote(user or '', safe='')}:{quote(password or '', safe='')}@" if user or password else ""
-    database = options.get("db") or 0
-    if "path" in options:
-        return f"unix://{identity}{options['path']}?db={database}"
-    if "host" not in options:
-        raise ConfigurationError(
-            "a limiter cannot be created from this worker's connection (no host: Sentinel or Cluster?): "
-            f"name one with throttlekit_rq.configure(Limiter(…)), or set {_URL}"
-        )
-    tls = any(
-        base.__name__ == "SSLConnection" for base in pool.connection_class.__mro__
-    )  # without importing the client
-    query = {name: options[name] for name in _TLS_OPTIONS if options.get(name) is not None} if tls else {}
-    host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
-    address = f"{'rediss' if tls else 'redis'}://{identity}{host}:{options.get('port') or 6379}/{database}"
-    return f"{address}?{urlencode(query)}" if query else address
+    return _Process.made[named]

@@ -12,7 +12,7 @@ from support.rq import jobs
 from support.rq.helpers import QUIET, Site
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_rq import configure
-from throttlekit_rq._settings import _Process, _url_of, limiter_for
+from throttlekit_rq._settings import _Process, limiter_for
 from throttlekit_rq._wire import logged_key
 
 pytestmark = QUIET
@@ -79,46 +79,6 @@ def test_a_line_that_is_not_logged_costs_no_request(
         connection.delete(logged_key("own-store"))
         limiter_for(connection).close()
         assert not connection.exists(logged_key("own-store"))
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://localhost:6379/0",
-        "redis://:p%2Fw%40d@example.com:7000/3",
-        "redis://user:pw@[::1]:7000/3",
-        "rediss://user:pw@example.com:7000/1?ssl_cert_reqs=none",
-        "unix://:pw@/run/redis.sock?db=2",
-    ],
-)
-def test_a_connection_is_converted_to_its_url(url: str) -> None:
-    """A client with the derived URL connects to the same server as the original client."""
-    first = redis.Redis.from_url(url)
-    second = redis.Redis.from_url(_url_of(first))
-    wanted = {"host", "port", "db", "username", "password", "path", "ssl_cert_reqs"}
-
-    def connection_options(client: Any) -> dict[str, Any]:
-        options = client.connection_pool.connection_kwargs
-        return {name: options.get(name) or None for name in wanted}
-
-    assert connection_options(second) == connection_options(first)
-    assert second.connection_pool.connection_class is first.connection_pool.connection_class
-
-
-def test_a_connection_without_a_server_needs_a_limiter() -> None:
-    """Behind a Sentinel the limiter has to be configured. The message shows how, and has no password."""
-
-    class Pool:
-        connection_kwargs = {"password": "geheim"}  # noqa: RUF012
-        connection_class = redis.Connection
-
-    class Client:
-        connection_pool = Pool()
-
-    configure()
-    with pytest.raises(ConfigurationError, match="THROTTLEKIT_URL") as caught:
-        limiter_for(Client())
-    assert "geheim" not in str(caught.value)
 
 
 def test_an_invalid_url_fails_the_job_with_the_reason(simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
