@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from throttlekit import Delivery, Job, Limiter
@@ -25,10 +26,10 @@ from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._options import Declared, describe
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import limiter_for, settings
-from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log, shown_of
+from throttlekit_rq._waiting import cancel, clear_deferral, is_first_to_log
 from throttlekit_rq._wire import Record
 
-__all__ = ["BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once", "throttling_of"]
+__all__ = ["BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "limiter_of", "log_once", "refuse", "throttling_of"]
 
 _LOG_EVERY = 30
 _log = logging.getLogger("throttlekit.rq")
@@ -52,12 +53,12 @@ also enqueues due jobs that stock workers have put back.
 class _Host:
     """Implements `throttlekit.adapter.Host` for the limits of one job."""
 
-    declared: Declared
+    limits: JobOptions
     by: Delivery
     expires_in: float
 
     def options(self, message: Any) -> JobOptions:
-        return self.declared.options
+        return self.limits
 
     def job(self, message: Any) -> Job:
         return describe(message)
@@ -73,8 +74,7 @@ class Grant:
 
     Attributes:
         run: The units that the job was charged. Its decision is None if another process holds all slots.
-        expires_ms: The time at which the job's ttl ends, in ms since 1970. None if the job has no ttl, or was never
-            denied.
+        expires_ms: The time at which the job's ttl ends, in ms since 1970. None if the job has no ttl.
         received: The pipe that reports a 429 to the worker. None in a stock worker.
         ended: Whether the body has run in this process, and its slots are released.
     """
@@ -105,9 +105,10 @@ class Grant:
 
 def admit(
     job: Any,
-    declared: Declared,
+    options: JobOptions,
     limiter: Limiter,
     record: Record,
+    *,
     by: Delivery,
     expires_in: float,
     waiting: Waiting | None = None,
@@ -127,7 +128,7 @@ def admit(
             'ends. Name a store: Limiter("redis://…").',
             job.func_name,
         )
-    throttling = throttling_of(limiter, declared, by, expires_in)
+    throttling = throttling_of(limiter, options, by, expires_in)
     if expires_in < 0:
         throttling.leave(job, waiting)
         return Deferred(0.0, None)
@@ -136,47 +137,26 @@ def admit(
         return outcome
     if waiting is not None:
         throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # the body's process has no waker
-        outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
     try:
         clear_deferral(job, record)
     except BaseException:  # the job is checked again, and would be charged twice
         if outcome.decision is not None:
             throttling.limiter.cancel(outcome.decision)
         raise
-    return Grant(throttling, outcome, record.expires_ms if record.is_denied else None)
+    return Grant(throttling, outcome, record.expires_ms)
 
 
-def conclude(
-    job: Any,
-    record: Record,
-    outcome: Deferred | Failed | Dropped,
-    *,
-    by_ticks: bool = False,
-    at_end: bool = False,
-    shown: Mapping[str, Any] | None = None,
-) -> Callable[[Any], None]:
+def refuse(job: Any, record: Record, outcome: Failed | Dropped) -> Callable[..., None]:
     """
-    Return the function that puts *job* back, or cancels it, after an *outcome* that does not let it run now.
-
-    Args:
-        by_ticks, at_end: Passed to `deny`.
-        shown: The entry for the job's meta. If None, it is derived from the present meta and *outcome*.
-
-    Returns:
-        A function of one argument: the transaction that ends the job's execution, or None if the job has not begun.
+    Return the function that cancels *job*, which takes the argument *pipeline* of `cancel`.
 
     Raises:
         WaitedTooLong: The job fails with this error. Its own `Retry` is cleared, because a retry would not help.
         ConfigurationError: The job fails with this error.
     """
-    if isinstance(outcome, Deferred):
-        entry = shown or shown_of(job, outcome)
-        return lambda pipeline: deny(
-            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=entry, pipeline=pipeline
-        )
     if isinstance(outcome, Dropped):
         clear_deferral(job, record)
-        return lambda pipeline: cancel(job, pipeline)
+        return partial(cancel, job)
     if not isinstance(outcome.error, WaitedTooLong):
         raise outcome.error
     clear_deferral(job, record)  # if a user requeues the job, it starts as a new job
@@ -185,9 +165,9 @@ def conclude(
     raise WaitedTooLong(text, limit=outcome.error.limit, reason=outcome.error.reason)
 
 
-def throttling_of(limiter: Limiter, declared: Declared, by: Delivery, expires_in: float = math.inf) -> Throttling[Any]:
-    """Return the `Throttling` that admits a job with the limits *declared*."""
-    return Throttling(limiter, _Host(declared, by, expires_in), rules=settings().rules, log=_log)
+def throttling_of(limiter: Limiter, options: JobOptions, by: Delivery, expires_in: float = math.inf) -> Throttling[Any]:
+    """Return the `Throttling` that admits a job with these *options*."""
+    return Throttling(limiter, _Host(options, by, expires_in), rules=settings().rules, log=_log)
 
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:

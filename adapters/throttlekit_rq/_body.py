@@ -10,19 +10,32 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rq.timeouts import BaseTimeoutException
 
 from throttlekit import RateLimited
-from throttlekit.adapter import Deferred, Failed, Run, Waited, decision_from_receipt, flush, receipt, running
+from throttlekit.adapter import (
+    Deferred,
+    Dropped,
+    Failed,
+    JobOptions,
+    Outcome,
+    Run,
+    Waited,
+    decision_from_receipt,
+    flush,
+    receipt,
+    running,
+)
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
     Grant,
-    conclude,
     limiter_of,
     log_once,
+    refuse,
     throttling_of,
 )
 from throttlekit_rq._holding import GRACE_S
@@ -30,7 +43,7 @@ from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import promoted_by, read_expiry, shown_of
+from throttlekit_rq._waiting import deny, promoted_by, read_expiry, shown_of
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["GRANT", "UNTHROTTLED", "Body", "read_admission", "running_body", "within", "wrap_call", "write_admission"]
@@ -107,7 +120,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
             try:
                 yield body
             except RateLimited as error:
-                body.denied = _rate_limited(job, grant, error)
+                body.denied = _put_back_after_429(job, grant, error)
                 raise
     except RateLimited:
         if body.denied is None:
@@ -124,59 +137,58 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
     try:
         with held:
             yield
-    except BaseTimeoutException:
-        # The timeout may have interrupted the release of the slots.
-        grant.release()
-        raise
-    except Exception:
         grant.ended = True
+    except Exception as error:
+        grant.ended = not isinstance(error, BaseTimeoutException)
+        grant.release()  # the timeout may have interrupted the release
         raise
-    grant.ended = True
 
 
-def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
-    """Pause the limits that *error* names, and put *job* back. Return None if it must not wait longer: it fails."""
+def _put_back_after_429(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
+    """Pause the limits that *error* names, and put *job* back. Return None if it must not wait, and fails."""
     run, throttling = grant.run, grant.throttling
-    record = Record(job.enqueue_at_front, grant.expires_ms)
-    if grant.received is not None:
-        return _return_to_worker(job, grant, grant.received, record, error)
-    record, lives = read_expiry(job, record)
-    scheduler, ours = promoted_by(job.connection, job.origin)
-    by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
-    run = replace(run, delivery=settings().rules.delivery(by, run.delivery.max_wait, expires_in=lives))
-    waited = throttling.waited_of(job.id)
-    with log_once(job.connection):
-        outcome = throttling.rate_limited(run, error, release=grant.release)
-    if isinstance(outcome, Run):
+    if not run.limits:
         return None
-    shown = None
-    if isinstance(outcome, Deferred):
-        shown = shown_of(job, outcome, waited._replace(denials=waited.denials + 1))
-    at_end = not (scheduler or ours)
-    return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=at_end, shown=shown))
-
-
-def _return_to_worker(
-    job: Any, grant: Grant, received: Received429, record: Record, error: RateLimited
-) -> Denied | None:
-    """Put *job* back as `_rate_limited` does, and report it to its worker, which holds the job afterwards."""
-    run, throttling = grant.run, grant.throttling
     with log_once(job.connection):
         stored = throttling.pause(run, error, release=grant.release)
-    record, _ = read_expiry(job, record)  # after the pause, which applies even if RQ's Redis does not answer
-    if isinstance(stored, Failed):
-        return end_with(job, conclude(job, record, stored))
-    waited = throttling.waited_of(job.id)
-    waited = waited._replace(denials=waited.denials + 1)
-    over = throttling.over(run, waited)
-    if over is not None:
-        return None if isinstance(over, Run) else end_with(job, conclude(job, record, over))
+        # RQ's Redis is read after the pause, which applies even if that Redis does not answer.
+        record, lives = read_expiry(job, Record(job.enqueue_at_front, grant.expires_ms))
+        if isinstance(stored, Failed):
+            return end_with(job, refuse(job, record, stored))
+        waited = throttling.waited_of(job.id)
+        waited = waited._replace(denials=waited.denials + 1)
+        over = throttling.over(run, waited)
+        if over is not None:
+            return _end(job, record, over)
+        if grant.received is None:
+            return _wait_again(job, grant, record, lives, error.retry_after, stored=stored)
     delay = min(run.delivery.longest, error.retry_after)
-    held = Deferred(delay + GRACE_S, None)
-    shown = shown_of(job, Deferred(delay, run.decision), waited)
-    denied = end_with(job, conclude(job, record, held, shown=shown))
-    received.put(0.0 if stored else error.retry_after)
+    decision = run.decision and replace(run.decision, waited=waited.for_us / 1_000_000, deferrals=waited.denials)
+    shown = shown_of(Deferred(delay, decision))
+    denied = end_with(job, partial(deny, job, record, delay + GRACE_S, shown=shown))
+    grant.received.put(0.0 if stored else error.retry_after)  # the worker holds the job afterwards
     return denied
+
+
+def _wait_again(
+    job: Any, grant: Grant, record: Record, lives: float, retry_after: float, *, stored: bool
+) -> Denied | None:
+    """Let *job* of a stock worker wait again, until RQ's scheduler or a throttled worker enqueues it."""
+    run = grant.run
+    scheduler, ours = promoted_by(job.connection, job.origin)
+    by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
+    options = JobOptions(limits=run.limits, on_429=run.on_429, max_wait=run.delivery.max_wait)
+    throttling = throttling_of(grant.throttling.limiter, options, by, lives)
+    outcome = throttling.wait_again(job, None, retry_after, stored=stored)
+    if not isinstance(outcome, Deferred):
+        return _end(job, record, outcome)
+    delay = outcome.delay if scheduler or ours else None
+    return end_with(job, partial(deny, job, record, delay, by_ticks=scheduler, shown=shown_of(outcome)))
+
+
+def _end(job: Any, record: Record, outcome: Outcome) -> Denied | None:
+    """End *job*, which must not wait again. Return None if the error of its body ends it."""
+    return end_with(job, refuse(job, record, outcome)) if isinstance(outcome, (Failed, Dropped)) else None
 
 
 def write_admission(job: Any) -> str:
@@ -202,7 +214,7 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
     if declared is None:
         return True, None
     charged, waited, expires_ms = written["charged"], written["waited"], written["expires"]
-    throttling = throttling_of(limiter_of(job, declared), declared, BY_RQ_SCHEDULER)
+    throttling = throttling_of(limiter_of(job, declared), declared.options, BY_RQ_SCHEDULER)
     throttling.record_waited(job.id, Waited(*waited))
     run = Run(
         describe(job),

@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from throttlekit import Limiter
-from throttlekit.adapter import Deferred, Waited, Waiting, Waker
+from throttlekit.adapter import Deferred, Waiting, Waker
 from throttlekit_rq._admission import BY_WORKER
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import others_are_idle, schedule_sooner, wake
@@ -46,9 +46,6 @@ _AHEAD_US = 5_000
 The time before its turn at which a woken job is moved to its queue, because a worker then has to take it and send its
 request. At 20/s, burst 1, on two cores that were busy with other work, a value of 2 ms used only 0.86 of the limit.
 """
-
-_FREED_S = 1.0
-"""The seconds after a worker was full during which its wakers check for jobs whenever the worker is idle."""
 
 _AT_ONCE = 100
 
@@ -79,17 +76,17 @@ class PlannedReturn(NamedTuple):
     The time at which a held job is enqueued if the store does not wake it.
 
     Attributes:
-        outcome: The denial, with the delay until the job is enqueued.
+        delay: The seconds until the job is enqueued.
         grace: The part of that delay after the job's turn, in seconds.
-        ends_in: The seconds until the job must not wait any longer; infinite if its wait has no limit.
+        ends_in_us: The time until the job must not wait any longer; None if its wait has no limit.
     """
 
-    outcome: Deferred
+    delay: float
     grace: float
-    ends_in: float
+    ends_in_us: int | None
 
 
-def plan_return(outcome: Deferred, waited: Waited, max_wait: float | None, lives: float) -> PlannedReturn:
+def plan_return(outcome: Deferred, max_wait: float | None, lives: float) -> PlannedReturn:
     """
     Plan when a job is enqueued if the store does not wake it: some time after its turn, or when its wait must end.
 
@@ -97,11 +94,11 @@ def plan_return(outcome: Deferred, waited: Waited, max_wait: float | None, lives
         max_wait: The job's own longest wait in seconds. If None, the configured value is used.
         lives: The seconds until the job's ttl ends.
     """
-    delivery = settings().rules.delivery(BY_WORKER, max_wait)
-    ends_in = min(delivery.max_wait - waited.for_us / 1_000_000, lives)
-    turn_in = max(0.0, min(outcome.delay, delivery.longest, ends_in))
+    delivery = settings().rules.delivery(BY_WORKER, max_wait, expires_in=lives)
+    waited = 0.0 if outcome.decision is None else outcome.decision.waited
+    turn_in = max(0.0, min(outcome.delay, delivery.longest, delivery.max_wait - waited, lives))
     delay = max(0.0, min(turn_in + GRACE_S, lives))
-    return PlannedReturn(replace(outcome, delay=delay), delay - turn_in, ends_in)
+    return PlannedReturn(delay, delay - turn_in, delivery.ends_in_us(round(waited * 1_000_000)))
 
 
 class Holding:
@@ -131,8 +128,7 @@ class Holding:
         self._started: dict[str, tuple[float, Waker[Item]]] = {}
         self._last: dict[str, str] = {}
         self._since: float | None = None
-        self._is_short, self._was_full_until = True, 0.0
-        self._others_idle, self._checked_at = False, 0.0
+        self._is_short, self._others_idle, self._checked_at = True, False, 0.0
 
     def waker_of(self, limiter: Limiter) -> Waker[Item]:
         """Return the waker for the jobs of *limiter*."""
@@ -164,9 +160,8 @@ class Holding:
     def mark_idle(self) -> None:
         """Record that the worker looks for a job."""
         self._since = None
-        if time.monotonic() < self._was_full_until:
-            for waker in self._wakers.values():
-                waker.report_free()
+        for waker in self._wakers.values():
+            waker.report_free()
 
     def finish(self, job: Any) -> None:
         """Record that the worker has run *job*, or has let it fail."""
@@ -209,10 +204,7 @@ class Holding:
     # Called in any thread
 
     def _free_now(self) -> int:
-        if self._is_free():
-            return AT_FRONT
-        self._was_full_until = time.monotonic() + _FREED_S
-        return 0
+        return AT_FRONT if self._is_free() else 0
 
     def _is_free(self) -> bool:
         """Return whether this worker, or another one, is about to take a job."""

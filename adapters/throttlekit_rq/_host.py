@@ -29,6 +29,7 @@ __all__ = [
     "has_rq_limit",
     "intermediate_key",
     "lock_key",
+    "queue_key",
     "scheduled_key",
     "untyped",
     "worker_key",
@@ -69,9 +70,14 @@ def scheduled_key(queue: str) -> str:
     return ScheduledJobRegistry.key_template.format(queue)
 
 
+def queue_key(queue: str) -> str:
+    """Return the key of the list of the jobs of *queue*."""
+    return f"{Queue.redis_queue_namespace_prefix}{queue}"
+
+
 def intermediate_key(queue: str) -> str:
     """Return the key of the list of jobs of *queue* that a worker has taken but not started."""
-    return str(IntermediateQueue.get_intermediate_queue_key(f"{Queue.redis_queue_namespace_prefix}{queue}"))
+    return str(IntermediateQueue.get_intermediate_queue_key(queue_key(queue)))
 
 
 def worker_key(name: str | None) -> str:
@@ -93,11 +99,12 @@ class Denied(Retry):
         self.enqueue_at_front = False
 
 
-def end_with(job: Any, write: Callable[[Any], None]) -> Denied:
-    """Return a `Denied`, for which the worker calls *write* in the transaction that would handle a `Retry`."""
+def end_with(job: Any, *writes: Callable[..., None]) -> Denied:
+    """Return a `Denied`, for which the worker calls *writes* with the transaction, `pipeline`, that ends the job."""
 
     def _handle_retry_result(queue: Any = None, pipeline: Any = None, *args: Any, **kwargs: Any) -> int:
-        write(pipeline)
+        for write in writes:
+            write(pipeline=pipeline)
         return 1  # RQ 3 reads this as the interval
 
     job._handle_retry_result = _handle_retry_result

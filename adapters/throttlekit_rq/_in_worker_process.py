@@ -8,27 +8,37 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import Deferred, flush, show_log
+from throttlekit.adapter import Deferred, Waiting, flush, show_log
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
     Grant,
     admit,
-    conclude,
     limiter_of,
     log_once,
+    refuse,
 )
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, read_admission, running_body, wrap_call
 from throttlekit_rq._holding import plan_return
 from throttlekit_rq._host import Denied, current_job, end_with
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import is_first_to_log, look, promote, promoted_by, read_expiry, read_record, shown_of
-from throttlekit_rq._waker import RelayedWait, read_announcement
-from throttlekit_rq._wire import LATE_IMPORT, Record, import_function, register_wrapper
+from throttlekit_rq._waiting import (
+    deny,
+    is_first_to_log,
+    look,
+    promote,
+    promoted_by,
+    read_expiry,
+    read_record,
+    shown_of,
+)
+from throttlekit_rq._waker import Announcement, read_announcement, relay_to, send_note
+from throttlekit_rq._wire import LATE_IMPORT, import_function, register_wrapper
 
 __all__ = ["call_of", "carried_call", "run"]
 
@@ -131,30 +141,34 @@ def _admit_in_place(job: Any, declared: Declared, limiter: Limiter) -> Grant | D
     """Check the limits of *job*, sleeping for short delays. A denied job is put back or cancelled when it ends."""
     record, lives = read_expiry(job, read_record(job))
     if lives < 0:
-        return end_with(job, conclude(job, record, Deferred(0.0, None)))
+        return end_with(job, partial(deny, job, record, 0.0))
     was_returned, left = record.is_denied, _LONGEST_IN_PLACE
     patience = job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf  # RQ counts sleeps against the timeout
-    relayed = _relayed_wait(job, limiter)
-    by, waiting = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waiting)
+    waker = _find_waker(job, limiter)
+    relay = None if waker is None else relay_to(waker, job, limiter)
+    by, waiting = (BY_RQ_SCHEDULER, None) if relay is None else (BY_WORKER, Waiting(relay, None, job.id))
     while True:
         with log_once(job.connection):
-            outcome = admit(job, declared, limiter, record, by, lives, waiting)
+            outcome = admit(job, declared.options, limiter, record, by=by, expires_in=lives, waiting=waiting)
         if isinstance(outcome, Grant):
             return outcome
         if not isinstance(outcome, Deferred):
-            return end_with(job, conclude(job, record, outcome))
-        if relayed is not None and relayed.is_kept:
-            return _hold_until_woken(job, declared, record, outcome, relayed, lives)
+            return end_with(job, refuse(job, record, outcome))
+        put_back = partial(deny, job, record, shown=shown_of(outcome))
+        if waker is not None and relay is not None and relay.kept is not None:
+            delay, grace, ends_in_us = plan_return(outcome, declared.options.max_wait, lives)
+            send = partial(send_note, waker, job.origin, relay.kept, grace=grace, ends_in_us=ends_in_us)
+            return end_with(job, partial(put_back, delay), send)
         wait = outcome.delay
         if not _is_worth_waiting(outcome, was_returned) or wait > min(patience, lives):
             scheduler, ours = promoted_by(job.connection, job.origin)
             if scheduler or ours:
-                return end_with(job, conclude(job, record, outcome, by_ticks=scheduler))
+                return end_with(job, partial(put_back, wait, by_ticks=scheduler))
             _warn_of_no_promoter(job)
             _promote_due(job)
             if wait > min(left, patience, lives):  # after its ttl it must not run
                 time.sleep(min(_BRAKE, left, patience))
-                return end_with(job, conclude(job, record, outcome, at_end=True))
+                return end_with(job, partial(put_back, None))
             was_returned = True
             left -= wait
         time.sleep(wait)
@@ -178,13 +192,11 @@ def _note_late_import(job: Any) -> None:
         )
 
 
-def _relayed_wait(job: Any, limiter: Limiter) -> RelayedWait | None:
-    """Return the wait of *job* at the waker of its queue, or None without a waker that uses the store of *limiter*."""
+def _find_waker(job: Any, limiter: Limiter) -> Announcement | None:
+    """Return the announcement of the waker of the queue of *job*, or None without one that uses *limiter*'s store."""
     waker = read_announcement(job.connection, job.origin)
-    if waker is None:
-        return None
-    if limiter.counts_at(waker.store):
-        return RelayedWait(job, limiter, waker)
+    if waker is None or limiter.counts_at(waker.store):
+        return waker
     if is_first_to_log(job.connection, f"other-store:{job.origin}", _WARN_EVERY):
         _log.warning(
             "The waker of queue %r (`throttlekit wake`) listens at the store %s, and the workers use %s: denied jobs "
@@ -194,20 +206,6 @@ def _relayed_wait(job: Any, limiter: Limiter) -> RelayedWait | None:
             limiter.store_address or "(none)",
         )
     return None
-
-
-def _hold_until_woken(
-    job: Any, declared: Declared, record: Record, outcome: Deferred, relayed: RelayedWait, lives: float
-) -> Denied:
-    """Schedule *job* for some time after its turn, and send a note to the waker, which enqueues it at its turn."""
-    comes = plan_return(outcome, relayed.waited, declared.options.max_wait, lives)
-    put_back = conclude(job, record, comes.outcome, shown=shown_of(job, outcome, relayed.waited))
-
-    def write(pipeline: Any) -> None:
-        put_back(pipeline)
-        relayed.send(comes, pipeline)
-
-    return end_with(job, write)
 
 
 def _is_worth_waiting(denied: Deferred, was_returned: bool) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from throttlekit_rq._waiting import announce, look, promote
+from throttlekit_rq._waiting import look, promote
+from throttlekit_rq._wire import idle_key, promoter_key
 
 __all__ = ["Promoter"]
 
 _LOOK_EVERY = 0.25
-_ANNOUNCE_EVERY = 1.0
+_PROMOTER_LIVES_MS, _IDLE_MS = 5_000, 600
 
 
 class Promoter:
@@ -26,21 +27,19 @@ class Promoter:
     """
 
     def __init__(self, connection: Any, *, idle: bool) -> None:
-        self._connection, self._idle = connection, idle
-        self._announce_at = 0.0
+        self._connection = connection
+        self._marks: dict[Callable[[str], str], int] = {promoter_key: _PROMOTER_LIVES_MS}
+        if idle:
+            self._marks[idle_key] = _IDLE_MS
         self.next_check_at = 0.0
 
     def promote_due(self, names: Sequence[str], now: float) -> None:
         """Enqueue the due jobs of the queues *names*, and set `next_check_at`. Call it at that time, not before."""
-        if now >= self._announce_at:
-            announce(self._connection, names)
-            self._announce_at = now + _ANNOUNCE_EVERY
         next_in = _LOOK_EVERY
-        for name, seen in zip(names, look(self._connection, names, idle=self._idle), strict=True):
+        for name, seen in zip(names, look(self._connection, names, self._marks), strict=True):
             if seen.scheduler:
                 continue
-            if seen.due and (promote(self._connection, name, seen.due) < len(seen.due) or seen.has_more):
+            next_in = min(next_in, seen.next_in)
+            if seen.due and promote(self._connection, name, seen.due) < len(seen.due):
                 next_in = 0.0
-            if seen.next_in is not None:
-                next_in = min(next_in, seen.next_in)
         self.next_check_at = now + next_in

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from rq.job import Job as RqJob
 from rq.job import JobStatus
@@ -16,7 +16,7 @@ from rq.queue import Queue
 from rq.utils import utcformat
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, Waited
+from throttlekit.adapter import Deferred
 from throttlekit_rq._host import (
     cancel_in,
     created_at,
@@ -24,13 +24,13 @@ from throttlekit_rq._host import (
     has_rq_limit,
     intermediate_key,
     lock_key,
+    queue_key,
     scheduled_key,
     worker_key,
 )
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
-    "announce",
     "cancel",
     "clear_deferral",
     "deny",
@@ -48,8 +48,6 @@ __all__ = [
     "wake",
 ]
 
-_PROMOTER_LIVES_MS = 5_000
-_IDLE_MS = 600
 _MOST_PROMOTED = 32
 
 _DENY = throttlekit_lua.script("rq_deny")
@@ -94,40 +92,39 @@ def read_expiry(job: Any, record: Record) -> tuple[Record, float]:
 def deny(
     job: Any,
     record: Record,
-    outcome: Deferred,
+    delay: float | None,
     *,
     by_ticks: bool = False,
-    at_end: bool = False,
     shown: Mapping[str, Any] | None = None,
     pipeline: Any = None,
 ) -> None:
     """
-    Put *job* back, with the delay of *outcome*.
+    Put *job* back.
 
     Args:
+        delay: The seconds until the job is enqueued. If None, it is put at the end of its queue at once.
         by_ticks: Whether one of RQ's schedulers, which check once a second, enqueues the job again.
-        at_end: Whether to put the job at the end of its queue at once, without a delay.
-        shown: The entry for the job's meta, from `shown_of`. If None, the meta is not changed.
+        shown: The entry `FIELD` for the job's meta, for tools that list jobs. If None, the meta is not changed.
         pipeline: The transaction with which the worker ends a job that has begun. If None, the job has not begun, and
             is put back at once.
     """
-    queue = Queue(job.origin, connection=job.connection)
+    has_meta = shown is not None and hasattr(job.meta, "items")
     keys = [
         job.key,
         scheduled_key(job.origin),
         intermediate_key(job.origin),
-        queue.key,
+        queue_key(job.origin),
         Queue.redis_queues_keys,
         worker_key(job.worker_name),
     ]
     arguments = [
         job.id,
-        "" if at_end else round(outcome.delay * 1_000_000),
+        "" if delay is None else round(delay * 1_000_000),
         record.write(created_at(job)),
         "0" if pipeline is None else "1",
         "" if record.expires_ms is None else record.expires_ms,
         "1" if by_ticks else "0",
-        _meta(job, shown),
+        job.serializer.dumps({**job.meta, FIELD: shown}) if has_meta else "",
     ]
     has_rq_slot = has_rq_limit(job)
     if pipeline is None and not has_rq_slot:
@@ -135,43 +132,25 @@ def deny(
         return
     with job.connection.pipeline() if pipeline is None else nullcontext(pipeline) as together:
         together.eval(_DENY, len(keys), *keys, *arguments)  # with its text: a transaction cannot retry after NOSCRIPT
-        if has_rq_slot and not at_end:
+        if has_rq_slot and delay is not None:
             give_slot_back(job, together)
         if pipeline is None:
             together.execute()
     # With the status "queued", RQ does not release the slot of its own limit after the transaction: by then the job may
     # be in its queue again, with a new slot.
-    job._status = JobStatus.QUEUED if at_end or has_rq_slot else JobStatus.SCHEDULED
+    job._status = JobStatus.QUEUED if delay is None or has_rq_slot else JobStatus.SCHEDULED
 
 
-def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[str, Any] | None:
-    """
-    Return the entry `FIELD` for the meta of a waiting *job*, or None if an error prevented a decision.
-
-    Args:
-        waited: The job's wait so far, including this denial. If None, it is computed from the job's present meta.
-    """
-    if outcome.decision is None:
+def shown_of(outcome: Deferred) -> dict[str, Any] | None:
+    """Return the entry `FIELD` for the meta of a job that waits, or None if the store has not decided."""
+    decision, now = outcome.decision, time.time()
+    if decision is None or decision.reason == "store unavailable":
         return None
-    now = time.time()
-    if waited is not None:
-        since, deferrals = now - waited.for_us / 1_000_000, waited.denials
-    else:
-        before: Any = job.meta.get(FIELD) if hasattr(job.meta, "items") else None
-        before = before if hasattr(before, "get") else {}
-        since, deferrals = before.get("since", now), before.get("deferrals", 0) + 1
-    limit = outcome.decision.limit.name
-    return {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": deferrals}
+    limit, since, slot = decision.limit.name, now - decision.waited, now + outcome.delay
+    return {"limit": limit, "since": since, "slot": slot, "deferrals": decision.deferrals}
 
 
-def _meta(job: Any, shown: Mapping[str, Any] | None) -> Any:
-    """Return the job's meta with the entry *shown*, serialized, for tools that list jobs; "" to keep the meta."""
-    if shown is None or not hasattr(job.meta, "items"):
-        return ""
-    return job.serializer.dumps({**job.meta, FIELD: dict(shown)})
-
-
-def cancel(job: Any, pipeline: Any = None) -> None:
+def cancel(job: Any, *, pipeline: Any = None) -> None:
     """Cancel *job*. The argument *pipeline* is the same as that of `deny`."""
     if pipeline is not None:
         cancel_in(job, pipeline)
@@ -210,14 +189,6 @@ def promoted_by(connection: Any, queue: str) -> tuple[bool, bool]:
     return bool(scheduler), bool(ours)
 
 
-def announce(connection: Any, queues: Sequence[str]) -> None:
-    """Announce to stock workers, for 5 s, that a process of throttlekit enqueues the due jobs of *queues*."""
-    with connection.pipeline(transaction=False) as pipeline:
-        for queue in queues:
-            pipeline.set(promoter_key(queue), 1, px=_PROMOTER_LIVES_MS)
-        pipeline.execute()
-
-
 def others_are_idle(connection: Any, queues: Sequence[str]) -> bool:
     """Return whether each of *queues* had an idle worker of throttlekit in the last 0.6 s."""
     return int(connection.exists(*map(idle_key, queues))) == len(queues)
@@ -228,52 +199,49 @@ def is_first_to_log(connection: Any, what: str, seconds: int) -> bool:
     return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(NamedTuple):
     """
     The scheduled jobs of one queue.
 
     Attributes:
         due: The ids of the due jobs, in order.
-        next_in: The seconds until the next job is due, or None if no other job was found.
+        next_in: The seconds until the next job is due: 0 if more jobs may be due, infinite if no other job was found.
         scheduler: Whether one of RQ's schedulers serves the queue.
-        has_more: Whether more jobs may be due.
     """
 
-    due: list[bytes]
-    next_in: float | None
+    due: list[str]
+    next_in: float
     scheduler: bool
-    has_more: bool
 
 
-def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[_Look]:
+def look(connection: Any, queues: Sequence[str], marks: dict[Callable[[str], str], int] | None = None) -> list[_Look]:
     """
-    Read the first scheduled jobs of *queues*, by the server's clock, in one round trip. With *idle*, it also writes.
+    Read the first scheduled jobs of *queues*, by the server's clock, in one round trip.
 
     Args:
-        idle: Whether to set the `idle_key` of each queue, which announces for 0.6 s that this worker has no job.
+        marks: The keys to set for each queue: each a function of the queue's name, with the key's time to live in ms.
     """
+    marks = marks or {}
     with connection.pipeline(transaction=False) as pipeline:
         pipeline.time()
         for queue in queues:
             pipeline.exists(lock_key(queue))
             pipeline.zrange(scheduled_key(queue), 0, _MOST_PROMOTED - 1, withscores=True)
-            if idle:
-                pipeline.set(idle_key(queue), 1, px=_IDLE_MS)
+            for key, lives_ms in marks.items():
+                pipeline.set(key(queue), 1, px=lives_ms)
         (seconds, micros), *found = pipeline.execute()
-    now = seconds + micros / 1_000_000
-    looks: list[_Look] = []
-    step = 3 if idle else 2
+    now, looks, step = seconds + micros / 1_000_000, list[_Look](), 2 + len(marks)
     for locked, jobs in zip(found[::step], found[1::step], strict=True):
-        due = [job_id for job_id, score in jobs if score <= now]
-        next_in = next((score - now for _, score in jobs if score > now), None)
-        looks.append(_Look(due, next_in, bool(locked), len(due) == _MOST_PROMOTED))
+        due = [job_id.decode() for job_id, score in jobs if score <= now]
+        later = [score - now for _, score in jobs if score > now]
+        more_in = 0.0 if len(due) == _MOST_PROMOTED else math.inf
+        looks.append(_Look(due, min([*later, more_in]), bool(locked)))
     return looks
 
 
-def promote(connection: Any, queue: str, due: Sequence[bytes]) -> int:
+def promote(connection: Any, queue: str, due: Sequence[str]) -> int:
     """Enqueue the jobs *due* in *queue*, but of the denied jobs only the first. Return the number of enqueued jobs."""
-    return _promote(connection, queue, [job_id.decode() for job_id in due], "")[0]
+    return _promote(connection, queue, due, "")[0]
 
 
 def wake(connection: Any, queue: str, ids: Sequence[str], before: str = "-") -> int:
@@ -288,26 +256,29 @@ def wake(connection: Any, queue: str, ids: Sequence[str], before: str = "-") -> 
 
 def _promote(connection: Any, queue: str, ids: Sequence[str], before: str) -> list[int]:
     script = connection.register_script(_PROMOTE)
-    keys = [lock_key(queue), scheduled_key(queue), Queue(queue, connection=connection).key]
+    keys = [lock_key(queue), scheduled_key(queue), queue_key(queue)]
     keys += [RqJob.key_for(job_id) for job_id in ids]
-    found: list[int] = script(keys=keys, args=[utcformat(datetime.now(timezone.utc)), before, *ids])
+    found: list[int] = script(keys=keys, args=[_now(), before, *ids])
     return found
+
+
+def _now() -> str:
+    return str(utcformat(datetime.now(timezone.utc)))
 
 
 def put_new_first(connection: Any, queues: Sequence[str]) -> None:
     """Move one job that no limit has denied to the front of its queue, in the first of *queues* with such a job."""
     script = connection.register_script(_NEW_FIRST)
     for queue in queues:
-        if script(keys=[Queue(queue, connection=connection).key], args=[RqJob.key_for("")]):
+        if script(keys=[queue_key(queue)], args=[RqJob.key_for("")]):
             return
 
 
 def return_taken(job: Any) -> None:
     """Return *job*, which a worker has taken and not checked, to the front of its queue, unless it has changed."""
-    queue = Queue(job.origin, connection=job.connection)
     enqueued_at = utcformat(job.enqueued_at) if job.enqueued_at else ""
-    arguments = [job.id, enqueued_at, utcformat(datetime.now(timezone.utc))]
-    job.connection.register_script(_RETURN)(keys=[job.key, intermediate_key(job.origin), queue.key], args=arguments)
+    keys = [job.key, intermediate_key(job.origin), queue_key(job.origin)]
+    job.connection.register_script(_RETURN)(keys=keys, args=[job.id, enqueued_at, _now()])
 
 
 def schedule_sooner(connection: Any, queue: str, by: Mapping[str, float]) -> None:

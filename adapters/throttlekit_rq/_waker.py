@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -23,13 +22,13 @@ from rq.queue import Queue
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from throttlekit import ConfigurationError, Limiter, TokenBucket
-from throttlekit.adapter import Every, Relay, Waited, Waiting, read_note
-from throttlekit_rq._holding import AT_FRONT, Holding, PlannedReturn
+from throttlekit.adapter import Every, Relay, read_note
+from throttlekit_rq._holding import AT_FRONT, Holding
 from throttlekit_rq._host import lock_key, untyped
 from throttlekit_rq._promoter import Promoter
 from throttlekit_rq._wire import notes_key, promoter_key, waker_key
 
-__all__ = ["Announcement", "RelayedWait", "WakerProcess", "read_announcement"]
+__all__ = ["Announcement", "WakerProcess", "read_announcement", "relay_to", "send_note"]
 
 _VERSION = 1
 _LIVES_MS = 5_000
@@ -74,46 +73,38 @@ def read_announcement(connection: Any, queue: str) -> Announcement | None:
     return Announcement.read(connection.get(waker_key(queue)))
 
 
-class RelayedWait:
-    """
-    The wait of one job of a stock worker at a waker.
+def relay_to(waker: Announcement, job: Any, limiter: Limiter) -> Relay:
+    """Return the relay of *job*, which a stock worker runs, to *waker*."""
 
-    Args:
-        to: The announcement of the waker.
-    """
-
-    def __init__(self, job: Any, limiter: Limiter, to: Announcement) -> None:
-        self._job, self._notes = job, notes_key(to.owner)
-        self._relay: Relay = limiter.make_relay(to.owner, AT_FRONT, self._send_at_once)
-        self.waiting = Waiting(self._relay, None, job.id)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the job is on a waitlist, under the name of the waker."""
-        return self._relay.kept is not None
-
-    @property
-    def waited(self) -> Waited:
-        """The job's denials and its time since the first one, by the store's last response."""
-        return self._relay.waited_of(self._job.id)
-
-    def send(self, comes: PlannedReturn, pipeline: Any) -> None:
-        """Send a note about the waiting job to the waker, in the transaction that schedules the job."""
-        until = None if math.isinf(comes.ends_in) else round(comes.ends_in * 1_000_000)
-        self._send(pipeline, self._relay.kept, comes.grace, until)
-
-    def _send_at_once(self, note: dict[str, Any]) -> None:
+    def send_at_once(note: dict[str, Any]) -> None:
         try:
-            with self._job.connection.pipeline(transaction=False) as pipeline:
-                self._send(pipeline, note)
+            with job.connection.pipeline(transaction=False) as pipeline:
+                send_note(waker, job.origin, note, pipeline=pipeline)
                 pipeline.execute()
         except Exception as error:  # the job may have been granted; the waker finds woken jobs at its next poll
             _log.debug("A note to the waker was lost: %r", error)
 
-    def _send(self, pipeline: Any, note: Any, grace: float = 0.0, ends_in_us: int | None = None) -> None:
-        data = {"v": _VERSION, "queue": self._job.origin, "grace": grace, "ends_in_us": ends_in_us, "note": note}
-        pipeline.rpush(self._notes, json.dumps(data))
-        pipeline.expire(self._notes, _NOTES_LIVE_S)
+    return limiter.make_relay(waker.owner, AT_FRONT, send_at_once)
+
+
+def send_note(
+    waker: Announcement,
+    queue: str,
+    note: dict[str, Any],
+    *,
+    pipeline: Any,
+    grace: float = 0.0,
+    ends_in_us: int | None = None,
+) -> None:
+    """
+    Send *note*, which the relay of a job of *queue* has made, to *waker*.
+
+    Args:
+        grace, ends_in_us: If the job waits, those of its `PlannedReturn`.
+    """
+    data = {"v": _VERSION, "queue": queue, "grace": grace, "ends_in_us": ends_in_us, "note": note}
+    pipeline.rpush(notes_key(waker.owner), json.dumps(data))
+    pipeline.expire(notes_key(waker.owner), _NOTES_LIVE_S)
 
 
 class WakerProcess:

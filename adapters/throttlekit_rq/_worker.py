@@ -17,9 +17,9 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import Deferred, JobOptions, Waiting, flush, show_log
+from throttlekit.adapter import Deferred, JobOptions, flush, show_log
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude, limiter_of
+from throttlekit_rq._admission import BY_WORKER, Grant, admit, limiter_of, refuse
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._holding import Holding, plan_return
 from throttlekit_rq._host import UNAVAILABLE, Refused, fail_with, intermediate_key, untyped
@@ -28,7 +28,7 @@ from throttlekit_rq._promoter import Promoter
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import deny, put_new_first, read_expiry, read_record, return_taken, shown_of, wake
-from throttlekit_rq._wire import ADMITTED, Record
+from throttlekit_rq._wire import ADMITTED
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
 
@@ -40,12 +40,7 @@ _W = TypeVar("_W", bound=BaseWorker)
 
 
 class _Dispatcher:
-    """
-    Takes jobs for a worker, checks the limits of each job before it begins, and enqueues the worker's due jobs.
-
-    Attributes:
-        horse_runs: Whether a work-horse may still run.
-    """
+    """Takes jobs for a worker, checks the limits of each job before it begins, and enqueues the worker's due jobs."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -55,7 +50,6 @@ class _Dispatcher:
         self._in_burst = False
         self._unreported: set[Limiter] = set()
         self._interrupted: Any = None  # a job that was taken, and whose check an error of RQ's Redis has interrupted
-        self.horse_runs = False
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
         """
@@ -120,7 +114,7 @@ class _Dispatcher:
         grant: Grant | None = getattr(job, GRANT, None)
         after_429 = None
         if grant is not None:
-            if not self.horse_runs:
+            if not self._worker.horse_pid:
                 grant.release()
             after_429 = None if grant.received is None else grant.received.take()
         if grant is None or after_429 is None:
@@ -182,7 +176,7 @@ class _Dispatcher:
         limiter = limiter_of(job, declared)
         record, lives = read_expiry(job, read_record(job))
         waiting = self._holding.waiting_of(job.id, job.origin, limiter)
-        outcome = admit(job, declared, limiter, record, BY_WORKER, lives, waiting)
+        outcome = admit(job, declared.options, limiter, record, by=BY_WORKER, expires_in=lives, waiting=waiting)
         if isinstance(outcome, Grant):
             outcome.received = Received429()
             setattr(job, GRANT, outcome)
@@ -194,24 +188,16 @@ class _Dispatcher:
             job._execute = partial(within, body, job._execute)
             return True
         if isinstance(outcome, Deferred):
+            delay, waiting.item.grace, _ = plan_return(outcome, declared.options.max_wait, lives)
             try:
-                self._put_back(job, declared, record, outcome, waiting, lives)
+                deny(job, record, delay, shown=shown_of(outcome))
             except BaseException:
                 waiting.waker.pass_on(job.id)
                 raise
+            self._holding.on_scheduled(waiting)
         else:
-            conclude(job, record, outcome)(None)
+            refuse(job, record, outcome)()
         return False
-
-    def _put_back(
-        self, job: Any, declared: Declared, record: Record, outcome: Deferred, waiting: Waiting, lives: float
-    ) -> None:
-        """Schedule a denied job for some time after its turn, and hold it until then."""
-        waited = waiting.waker.waited_of(job.id)
-        comes = plan_return(outcome, waited, declared.options.max_wait, lives)
-        waiting.item.grace = comes.grace
-        deny(job, record, comes.outcome, shown=shown_of(job, outcome, waited))
-        self._holding.on_scheduled(waiting)
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
         """Hold *job*, whose body received a 429 and which is now a scheduled job."""
@@ -220,7 +206,7 @@ class _Dispatcher:
         if isinstance(outcome, Deferred):
             self._holding.on_scheduled(waiting)
         else:  # the pause has ended: check its limits again
-            with suppress(UNAVAILABLE):  # otherwise the job is enqueued at its scheduled time
+            with suppress(*UNAVAILABLE):  # otherwise the job is enqueued at its scheduled time
                 wake(job.connection, job.origin, [job.id])
 
 
@@ -268,7 +254,6 @@ class _ChecksFirst:
                 grant.keep()
         try:
             untyped(super()).fork_work_horse(job, queue)
-            self._dispatcher.horse_runs = True
         finally:
             os.environ.pop(ADMITTED, None)
 
@@ -280,11 +265,6 @@ class _ChecksFirst:
         sent.queue_class = sent.queue_class.__base__
         of_rq: Any = super(_ChecksFirst, sent) if isinstance(sent, _ChecksFirst) else sent
         return of_rq._dump_worker_config()
-
-    def wait_for_horse(self) -> Any:
-        ended = untyped(super()).wait_for_horse()
-        self._dispatcher.horse_runs = False
-        return ended
 
     def teardown(self) -> None:
         try:

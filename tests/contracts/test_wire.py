@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,8 +177,8 @@ def test_fields_of_a_denied_rq_job() -> None:
     record = _wire.Record(True, 5)
     assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True}
     assert _wire.Record.read(record.write("2026").encode(), b"5", "2026") == record
-    outcome = Deferred(2.0, Limiter().acquire(TokenBucket("partner", "1/s")))
-    shown = _waiting.shown_of(SimpleNamespace(meta={}), outcome, Waited(3_000_000, 2, None))
+    decision = replace(Limiter().acquire(TokenBucket("partner", "1/s")), waited=3.0, deferrals=2)
+    shown = _waiting.shown_of(Deferred(2.0, decision))
     assert shown is not None
     assert (set(shown), shown["limit"], shown["deferrals"]) == ({"limit", "since", "slot", "deferrals"}, "partner", 2)
     assert shown["slot"] - shown["since"] == pytest.approx(5.0)

@@ -216,7 +216,7 @@ class Throttling(Generic[_M]):
         )
         return self._outcome(refusal, run)
 
-    def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:
+    def wait_again(self, message: _M, waits: Waiting | None, retry_after: float, *, stored: bool) -> Outcome:
         """
         Let the job of *message*, whose body has ended, wait again. This is the second half of `rate_limited`.
 

@@ -131,7 +131,7 @@ def test_a_429_does_not_prolong_the_ttl(throttled_site: Site) -> None:
 
 
 def test_a_429_pauses_its_limit_if_the_ttl_of_the_job_cannot_be_read(
-    throttled_site: Site, monkeypatch: pytest.MonkeyPatch
+    rq_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If RQ's Redis fails just after the 429, the job may fail, but no other job calls the partner."""
 
@@ -139,10 +139,10 @@ def test_a_429_pauses_its_limit_if_the_ttl_of_the_job_cannot_be_read(
         raise redis.ConnectionError("gone")
 
     monkeypatch.setattr("throttlekit_rq._body.read_expiry", unavailable)
-    throttled_site.queue.enqueue(jobs.receives_429, "called", throttle=HELD, ttl=100)
-    throttled_site.work()
-    assert throttled_site.noted == ["called"]
-    assert is_paused(throttled_site)
+    rq_site.queue.enqueue(jobs.receives_429, "called", throttle=HELD, ttl=100)
+    rq_site.work()
+    assert rq_site.noted == ["called"]
+    assert is_paused(rq_site)
 
 
 @pytest.mark.workers
