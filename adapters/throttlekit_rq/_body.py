@@ -114,34 +114,23 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
         is_last: Whether the process may end after this job, so that reports to the store must be sent now.
     """
     setattr(job, GRANT, grant)
-    body = Body()
+    body, run, limiter = Body(), grant.run, grant.throttling.limiter
     try:
-        with _slots(grant):
+        with nullcontext() if run.decision is None else running(limiter, run.decision, run.job):
             try:
                 yield body
             except RateLimited as error:
                 body.denied = _put_back_after_429(job, grant, error)
                 raise
-    except RateLimited:
-        if body.denied is None:
-            raise
-    finally:
-        if is_last:
-            flush(grant.throttling.limiter)  # sends settled costs and received responses
-
-
-@contextmanager
-def _slots(grant: Grant) -> Generator[None, None, None]:
-    run = grant.run
-    held = nullcontext() if run.decision is None else running(grant.throttling.limiter, run.decision, run.job)
-    try:
-        with held:
-            yield
         grant.ended = True
     except Exception as error:
         grant.ended = not isinstance(error, BaseTimeoutException)
         grant.release()  # the timeout may have interrupted the release
-        raise
+        if body.denied is None or not isinstance(error, RateLimited):
+            raise
+    finally:
+        if is_last:
+            flush(limiter)  # sends settled costs and received responses
 
 
 def _put_back_after_429(job: Any, grant: Grant, error: RateLimited) -> Denied | None:

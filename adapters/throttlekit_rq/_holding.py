@@ -17,10 +17,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from throttlekit import Limiter
-from throttlekit.adapter import Deferred, Waiting, Waker
+from throttlekit.adapter import Deferred, Waiting, Waker, flush
 from throttlekit_rq._admission import BY_WORKER
+from throttlekit_rq._promoter import wake
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import others_are_idle, schedule_sooner, wake
+from throttlekit_rq._waiting import others_are_idle, schedule_sooner
 
 __all__ = ["AT_FRONT", "GRACE_S", "Holding", "Item", "PlannedReturn", "plan_return"]
 
@@ -181,7 +182,7 @@ class Holding:
 
     def close(self, *, in_queue: Callable[[str], bool]) -> None:
         """
-        Return all held jobs, because the worker ends.
+        Return all held jobs, and send the last reports to the stores, because the worker ends.
 
         Args:
             in_queue: A function that returns whether the held jobs of a queue are moved to its front, where other
@@ -191,6 +192,8 @@ class Holding:
         for waker in self._wakers.values():
             for item in waker.close():
                 queues.setdefault(item.queue, []).append(item)
+        for limiter in self._wakers:
+            flush(limiter)
         with suppress(Exception):  # otherwise the jobs are enqueued `GRACE_S` later
             for queue, items in queues.items():
                 to_front = in_queue(queue)

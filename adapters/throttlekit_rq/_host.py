@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timezone
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "has_rq_limit",
     "intermediate_key",
     "lock_key",
+    "now_text",
     "queue_key",
     "scheduled_key",
     "untyped",
@@ -58,6 +60,11 @@ def current_job() -> Any:
 def created_at(job: Any) -> str:
     """Return the creation time of *job* as text, which distinguishes jobs with the same id."""
     return str(utcformat(job.created_at))
+
+
+def now_text() -> str:
+    """Return the time in the format of a job's `enqueued_at`."""
+    return str(utcformat(datetime.now(timezone.utc)))
 
 
 def lock_key(queue: str) -> str:

@@ -26,12 +26,11 @@ from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, read_admission, runni
 from throttlekit_rq._holding import plan_return
 from throttlekit_rq._host import Denied, current_job, end_with
 from throttlekit_rq._options import Declared, options_of
+from throttlekit_rq._promoter import Promoter
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import (
     deny,
     is_first_to_log,
-    look,
-    promote,
     promoted_by,
     read_expiry,
     read_record,
@@ -165,7 +164,7 @@ def _admit_in_place(job: Any, declared: Declared, limiter: Limiter) -> Grant | D
             if scheduler or ours:
                 return end_with(job, partial(put_back, wait, by_ticks=scheduler))
             _warn_of_no_promoter(job)
-            _promote_due(job)
+            Promoter(job.connection, announces=False).promote_due([job.origin], 0.0)
             if wait > min(left, patience, lives):  # after its ttl it must not run
                 time.sleep(min(_BRAKE, left, patience))
                 return end_with(job, partial(put_back, None))
@@ -214,12 +213,6 @@ def _is_worth_waiting(denied: Deferred, was_returned: bool) -> bool:
         return False
     longest = _LONGEST_OF_RETURNING if was_returned else _LONGEST_OF_NEW
     return denied.delay <= min(longest, settings().max_inline_wait)
-
-
-def _promote_due(job: Any) -> None:
-    (seen,) = look(job.connection, [job.origin])
-    if seen.due:
-        promote(job.connection, job.origin, seen.due)
 
 
 def _warn_of_no_promoter(job: Any) -> None:

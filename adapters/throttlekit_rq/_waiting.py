@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from datetime import timezone
+from typing import Any
 
 from rq.job import Job as RqJob
 from rq.job import JobStatus
@@ -24,6 +24,7 @@ from throttlekit_rq._host import (
     has_rq_limit,
     intermediate_key,
     lock_key,
+    now_text,
     queue_key,
     scheduled_key,
     worker_key,
@@ -35,9 +36,7 @@ __all__ = [
     "clear_deferral",
     "deny",
     "is_first_to_log",
-    "look",
     "others_are_idle",
-    "promote",
     "promoted_by",
     "put_new_first",
     "read_expiry",
@@ -45,14 +44,10 @@ __all__ = [
     "return_taken",
     "schedule_sooner",
     "shown_of",
-    "wake",
 ]
-
-_MOST_PROMOTED = 32
 
 _DENY = throttlekit_lua.script("rq_deny")
 _NEW_FIRST = throttlekit_lua.script("rq_new_first")
-_PROMOTE = throttlekit_lua.script("rq_promote")
 _RETURN = throttlekit_lua.script("rq_return")
 
 
@@ -199,73 +194,6 @@ def is_first_to_log(connection: Any, what: str, seconds: int) -> bool:
     return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
 
 
-class _Look(NamedTuple):
-    """
-    The scheduled jobs of one queue.
-
-    Attributes:
-        due: The ids of the due jobs, in order.
-        next_in: The seconds until the next job is due: 0 if more jobs may be due, infinite if no other job was found.
-        scheduler: Whether one of RQ's schedulers serves the queue.
-    """
-
-    due: list[str]
-    next_in: float
-    scheduler: bool
-
-
-def look(connection: Any, queues: Sequence[str], marks: dict[Callable[[str], str], int] | None = None) -> list[_Look]:
-    """
-    Read the first scheduled jobs of *queues*, by the server's clock, in one round trip.
-
-    Args:
-        marks: The keys to set for each queue: each a function of the queue's name, with the key's time to live in ms.
-    """
-    marks = marks or {}
-    with connection.pipeline(transaction=False) as pipeline:
-        pipeline.time()
-        for queue in queues:
-            pipeline.exists(lock_key(queue))
-            pipeline.zrange(scheduled_key(queue), 0, _MOST_PROMOTED - 1, withscores=True)
-            for key, lives_ms in marks.items():
-                pipeline.set(key(queue), 1, px=lives_ms)
-        (seconds, micros), *found = pipeline.execute()
-    now, looks, step = seconds + micros / 1_000_000, list[_Look](), 2 + len(marks)
-    for locked, jobs in zip(found[::step], found[1::step], strict=True):
-        due = [job_id.decode() for job_id, score in jobs if score <= now]
-        later = [score - now for _, score in jobs if score > now]
-        more_in = 0.0 if len(due) == _MOST_PROMOTED else math.inf
-        looks.append(_Look(due, min([*later, more_in]), bool(locked)))
-    return looks
-
-
-def promote(connection: Any, queue: str, due: Sequence[str]) -> int:
-    """Enqueue the jobs *due* in *queue*, but of the denied jobs only the first. Return the number of enqueued jobs."""
-    return _promote(connection, queue, due, "")[0]
-
-
-def wake(connection: Any, queue: str, ids: Sequence[str], before: str = "-") -> int:
-    """
-    Move scheduled jobs to the front of *queue*, due or not, in the order of *ids*, but behind the job *before*.
-
-    Returns:
-        The number of jobs that were not moved, because they no longer exist, were cancelled, or have begun.
-    """
-    return _promote(connection, queue, ids, before)[1]
-
-
-def _promote(connection: Any, queue: str, ids: Sequence[str], before: str) -> list[int]:
-    script = connection.register_script(_PROMOTE)
-    keys = [lock_key(queue), scheduled_key(queue), queue_key(queue)]
-    keys += [RqJob.key_for(job_id) for job_id in ids]
-    found: list[int] = script(keys=keys, args=[_now(), before, *ids])
-    return found
-
-
-def _now() -> str:
-    return str(utcformat(datetime.now(timezone.utc)))
-
-
 def put_new_first(connection: Any, queues: Sequence[str]) -> None:
     """Move one job that no limit has denied to the front of its queue, in the first of *queues* with such a job."""
     script = connection.register_script(_NEW_FIRST)
@@ -278,7 +206,7 @@ def return_taken(job: Any) -> None:
     """Return *job*, which a worker has taken and not checked, to the front of its queue, unless it has changed."""
     enqueued_at = utcformat(job.enqueued_at) if job.enqueued_at else ""
     keys = [job.key, intermediate_key(job.origin), queue_key(job.origin)]
-    job.connection.register_script(_RETURN)(keys=keys, args=[job.id, enqueued_at, _now()])
+    job.connection.register_script(_RETURN)(keys=keys, args=[job.id, enqueued_at, now_text()])
 
 
 def schedule_sooner(connection: Any, queue: str, by: Mapping[str, float]) -> None:

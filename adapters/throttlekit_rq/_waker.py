@@ -59,12 +59,10 @@ class Announcement:
     @classmethod
     def read(cls, text: bytes | None) -> Announcement | None:
         """Read the text that `write` has written. Return None for another text, or another version."""
-        try:
+        with suppress(KeyError, TypeError, ValueError):
             data = json.loads(text or b"{}")
             if data["v"] == _VERSION:
                 return cls(str(data["owner"]), str(data["store"]))
-        except (KeyError, TypeError, ValueError):
-            pass
         return None
 
 
@@ -126,7 +124,7 @@ class WakerProcess:
         self._free = 0
         self._holding = Holding(connection, lambda: self._queues or (), free=lambda: self._free, relays=True)
         self._waker = self._holding.waker_of(limiter)
-        self._promoter = Promoter(connection, idle=False)
+        self._promoter = Promoter(connection)
         self._tick_at = 0.0
         self._failed, self._unread = Every(), Every()
 

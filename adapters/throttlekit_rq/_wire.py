@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,11 +179,9 @@ class Record:
     @classmethod
     def read(cls, text: bytes | None, expires: bytes | None, created_at: str) -> Record | None:
         """Read the fields. Return None for a text that `write` did not write for this job."""
-        try:
+        with suppress(KeyError, TypeError, ValueError):
             data = json.loads(text or b"{}")
             # The fields outlive a job whose id is used again.
             if data["v"] == _RECORD_VERSION and data["of"] == created_at:
                 return cls(data["front"], int(expires) if expires else None)
-        except (KeyError, TypeError, ValueError):
-            pass
         return None

@@ -16,18 +16,18 @@ from rq import SimpleWorker, SpawnWorker, Worker
 from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
-from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import Deferred, JobOptions, flush, show_log
+from throttlekit import ConfigurationError
+from throttlekit.adapter import Deferred, JobOptions, show_log
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_WORKER, Grant, admit, limiter_of, refuse
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._holding import Holding, plan_return
 from throttlekit_rq._host import UNAVAILABLE, Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
-from throttlekit_rq._promoter import Promoter
+from throttlekit_rq._promoter import Promoter, wake
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import deny, put_new_first, read_expiry, read_record, return_taken, shown_of, wake
+from throttlekit_rq._waiting import deny, put_new_first, read_expiry, read_record, return_taken, shown_of
 from throttlekit_rq._wire import ADMITTED
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -48,7 +48,6 @@ class _Dispatcher:
         self._promoter = Promoter(worker.connection, idle=True)
         self._returning_since: float | None = None
         self._in_burst = False
-        self._unreported: set[Limiter] = set()
         self._interrupted: Any = None  # a job that was taken, and whose check an error of RQ's Redis has interrupted
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
@@ -123,12 +122,10 @@ class _Dispatcher:
             self._wait_again(job, grant, after_429)
 
     def close(self) -> None:
-        """Return the held jobs, and send the last reports, because the worker ends."""
+        """Return the worker's jobs, because the worker ends."""
         with suppress(Exception):  # otherwise RQ finds the job in the intermediate list
             self._return_interrupted()
         self._holding.close(in_queue=lambda _: not self._in_burst)
-        for limiter in self._unreported:
-            flush(limiter)
 
     def _return_interrupted(self) -> None:
         if self._interrupted is not None:
@@ -181,10 +178,7 @@ class _Dispatcher:
             outcome.received = Received429()
             setattr(job, GRANT, outcome)
             # Wrap the whole execution: a queue's limits also apply to functions without the decorator.
-            in_place = isinstance(self._worker, SimpleWorker)
-            if in_place:
-                self._unreported.add(limiter)
-            body = partial(running_body, job, outcome, is_last=not in_place)
+            body = partial(running_body, job, outcome, is_last=not isinstance(self._worker, SimpleWorker))
             job._execute = partial(within, body, job._execute)
             return True
         if isinstance(outcome, Deferred):
@@ -248,10 +242,9 @@ class _ChecksFirst:
             Worker.fork_work_horse(self, job, queue)  # a spawned process would fetch the job again, and run it
             return
         grant: Grant | None = getattr(job, GRANT, None)
-        if isinstance(self, SpawnWorker) and hasattr(job, GRANT):
+        if grant is not None and isinstance(self, SpawnWorker):
             os.environ[ADMITTED] = write_admission(job)
-            if grant is not None:
-                grant.keep()
+            grant.keep()
         try:
             untyped(super()).fork_work_horse(job, queue)
         finally:

@@ -15,7 +15,8 @@ from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import ExaminationError
 from throttlekit_cli.doctor.same_store import examine_counts_of_rq
 from throttlekit_cli.store import open_store
-from throttlekit_rq._waiting import look, promoted_by
+from throttlekit_rq._promoter import look
+from throttlekit_rq._waiting import promoted_by
 from throttlekit_rq._wire import LATE_IMPORT, logged_key
 
 __all__ = ["examine"]

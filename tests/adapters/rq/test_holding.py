@@ -20,7 +20,8 @@ from support.waiting import wait_until
 from throttlekit import TokenBucket
 from throttlekit_rq import ThrottledSimpleWorker, _worker
 from throttlekit_rq._holding import GRACE_S
-from throttlekit_rq._waiting import others_are_idle, wake
+from throttlekit_rq._promoter import wake
+from throttlekit_rq._waiting import others_are_idle
 
 pytestmark = QUIET
 
