@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from throttlekit import Limiter
 from throttlekit.adapter import Deferred, Waiting, Waker, flush
 from throttlekit_rq._admission import BY_WORKER
+from throttlekit_rq._host import UNAVAILABLE
 from throttlekit_rq._promoter import wake
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import others_are_idle, schedule_sooner
@@ -49,6 +50,9 @@ request. At 20/s, burst 1, on two cores that were busy with other work, a value 
 """
 
 _AT_ONCE = 100
+
+_RETRY_US = 500_000
+"""The time until a woken job is started again, if RQ's Redis did not answer."""
 
 _STARTED_S = 0.3
 """A woken job that no worker has taken within this time no longer blocks the other jobs of its worker."""
@@ -227,13 +231,15 @@ class Holding:
         item.woken = True
         if not item.scheduled:
             return True  # `on_scheduled` continues
+        waker = self._wakers[limiter]
         with self._lock:
             before, self._last[item.queue] = self._last.get(item.queue, "-"), item.id
-            self._started[item.id] = time.monotonic(), self._wakers[limiter]
+            self._started[id_] = time.monotonic(), waker
         self.drop_late()
         try:
-            return not wake(self._connection, item.queue, [item.id], before)
-        except BaseException:
+            return not wake(self._connection, item.queue, [id_], before)
+        except UNAVAILABLE:
             with self._lock:
-                self._started.pop(item.id, None)  # the waker tries again, so `drop_late` must not drop it before
-            raise
+                self._started.pop(id_, None)  # `drop_late` must not drop it before the next attempt
+            waker.hold(id_, item, _RETRY_US)
+            return True

@@ -229,3 +229,16 @@ def test_a_job_that_was_woken_before_it_was_put_back_runs(stock_site: Site, monk
     site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
     site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=2)
     assert site.noted == ["ran"]
+
+
+def test_a_woken_job_is_started_again_after_an_error_of_redis(
+    stock_site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An outage logs no line for each woken job, and delays it by less than a second."""
+    site = stock_site
+    site.limiter.pause(jobs.LIVELY, 0.1)
+    break_once(monkeypatch, "throttlekit_rq._holding.wake", redis.ConnectionError("lost"))
+    site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
+    site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=3)
+    assert site.noted == ["ran"]
+    assert "could not be started" not in caplog.text
