@@ -26,10 +26,10 @@ from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._options import Declared, describe
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import limiter_for, settings
-from throttlekit_rq._waiting import cancel, clear_deferral, is_first_to_log
+from throttlekit_rq._waiting import cancel, clear_deferral, is_first_to_log, read_expiry, read_record
 from throttlekit_rq._wire import Record
 
-__all__ = ["BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "limiter_of", "log_once", "refuse", "throttling_of"]
+__all__ = ["BY_RQ_SCHEDULER", "BY_WORKER", "Check", "Grant", "limiter_of", "log_once"]
 
 _LOG_EVERY = 30
 _log = logging.getLogger("throttlekit.rq")
@@ -50,21 +50,91 @@ also enqueues due jobs that stock workers have put back.
 
 
 @dataclass(slots=True)
-class _Host:
-    """Implements `throttlekit.adapter.Host` for the limits of one job."""
+class Check:
+    """
+    The check of one job's limits, and the `throttlekit.adapter.Host` of its admission.
 
-    limits: JobOptions
+    Attributes:
+        by: The delivery that enqueues the job again if it is denied.
+        record: What denials have stored in the job.
+        lives: The seconds until the job's ttl ends.
+    """
+
+    rq_job: Any
+    declared: Declared
+    limiter: Limiter
     by: Delivery
-    expires_in: float
+    record: Record
+    lives: float = math.inf
+
+    @classmethod
+    def of(cls, job: Any, declared: Declared, limiter: Limiter, by: Delivery) -> Check:
+        """Return the check of *job*, whose record is read from RQ's Redis."""
+        record, lives = read_expiry(job, read_record(job))
+        return cls(job, declared, limiter, by, record, lives)
+
+    @property
+    def throttling(self) -> Throttling[Any]:
+        return Throttling(self.limiter, self, rules=settings().rules, log=_log)
 
     def options(self, message: Any) -> JobOptions:
-        return self.limits
+        return self.declared.options
 
     def job(self, message: Any) -> Job:
         return describe(message)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
-        return settings().rules.delivery(self.by, max_wait, expires_in=self.expires_in)
+        return settings().rules.delivery(self.by, max_wait, expires_in=self.lives)
+
+    def admit(self, waiting: Waiting | None = None) -> Grant | Deferred | Failed | Dropped:
+        """
+        Request the units of the job. If it is admitted, remove the data of earlier denials from it. If its ttl has
+        ended, it is removed from the waitlists without a request.
+
+        Args:
+            waiting: The job's way to wait if it is denied. If None, it is enqueued after the delay of its denial.
+        """
+        job = self.rq_job
+        if self.limiter.in_memory and _memory_warning.due():
+            _log.warning(
+                "The limits of %s are kept in memory, where no other process sees them, and are lost when the "
+                'work-horse ends. Name a store: Limiter("redis://…").',
+                job.func_name,
+            )
+        if self.lives < 0:
+            self.throttling.leave(job, waiting)
+            return Deferred(0.0, None)
+        outcome = self.throttling.admit(job, waiting)
+        if not isinstance(outcome, Run):
+            return outcome
+        if waiting is not None:  # the body's process has no waker
+            self.throttling.record_waited(job.id, waiting.waker.waited_of(job.id))
+        try:
+            clear_deferral(job, self.record)
+        except BaseException:  # the job is checked again, and would be charged twice
+            if outcome.decision is not None:
+                self.limiter.cancel(outcome.decision)
+            raise
+        return Grant(self, outcome)
+
+    def refuse(self, outcome: Failed | Dropped) -> Callable[..., None]:
+        """
+        Return the function that cancels the job, which takes the argument *pipeline* of `cancel`.
+
+        Raises:
+            WaitedTooLong: The job fails with this error. Its own `Retry` is cleared, because a retry would not help.
+            ConfigurationError: The job fails with this error.
+        """
+        job = self.rq_job
+        if isinstance(outcome, Dropped):
+            clear_deferral(job, self.record)
+            return partial(cancel, job)
+        if not isinstance(outcome.error, WaitedTooLong):
+            raise outcome.error
+        clear_deferral(job, self.record)  # if a user requeues the job, it starts as a new job
+        job.retries_left = None
+        text = f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room"
+        raise WaitedTooLong(text, limit=outcome.error.limit, reason=outcome.error.reason)
 
 
 @dataclass(slots=True)
@@ -74,100 +144,31 @@ class Grant:
 
     Attributes:
         run: The units that the job was charged. Its decision is None if another process holds all slots.
-        expires_ms: The time at which the job's ttl ends, in ms since 1970. None if the job has no ttl.
         received: The pipe that reports a 429 to the worker. None in a stock worker.
         ended: Whether the body has run in this process, and its slots are released.
     """
 
-    throttling: Throttling[Any]
+    check: Check
     run: Run
-    expires_ms: int | None
     received: Received429 | None = None
     ended: bool = False
 
     def keep(self) -> None:
         """Renew the slots in this process until `release` is called: a spawned work-horse cannot renew them."""
         if self.run.decision is not None:
-            self.throttling.limiter.keep(self.run.decision, lambda: None)
+            self.check.limiter.keep(self.run.decision, lambda: None)
 
     def cancel(self) -> None:
         """Refund the job, whose body does not begin."""
         if self.run.decision is not None:
-            self.throttling.limiter.cancel(self.run.decision)
+            self.check.limiter.cancel(self.run.decision)
             self.ended = True
 
     def release(self) -> None:
         """Release the slots of this job, unless they were released before."""
         if self.run.decision is not None and not self.ended:
-            self.throttling.limiter.release(self.run.decision)
+            self.check.limiter.release(self.run.decision)
             self.ended = True
-
-
-def admit(
-    job: Any,
-    options: JobOptions,
-    limiter: Limiter,
-    record: Record,
-    *,
-    by: Delivery,
-    expires_in: float,
-    waiting: Waiting | None = None,
-) -> Grant | Deferred | Failed | Dropped:
-    """
-    Request the units of *job*. If the job is admitted, remove the data of earlier denials (its *record*) from it.
-
-    Args:
-        by: The delivery that enqueues the job again if it is denied.
-        expires_in: The seconds until the job's ttl ends. If the ttl has ended, the job is removed from the waitlists
-            without a request.
-        waiting: The job's way to wait if it is denied. If None, it is enqueued after the delay of its denial.
-    """
-    if limiter.in_memory and _memory_warning.due():
-        _log.warning(
-            "The limits of %s are kept in memory, where no other process sees them, and are lost when the work-horse "
-            'ends. Name a store: Limiter("redis://…").',
-            job.func_name,
-        )
-    throttling = throttling_of(limiter, options, by, expires_in)
-    if expires_in < 0:
-        throttling.leave(job, waiting)
-        return Deferred(0.0, None)
-    outcome = throttling.admit(job, waiting)
-    if not isinstance(outcome, Run):
-        return outcome
-    if waiting is not None:
-        throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # the body's process has no waker
-    try:
-        clear_deferral(job, record)
-    except BaseException:  # the job is checked again, and would be charged twice
-        if outcome.decision is not None:
-            throttling.limiter.cancel(outcome.decision)
-        raise
-    return Grant(throttling, outcome, record.expires_ms)
-
-
-def refuse(job: Any, record: Record, outcome: Failed | Dropped) -> Callable[..., None]:
-    """
-    Return the function that cancels *job*, which takes the argument *pipeline* of `cancel`.
-
-    Raises:
-        WaitedTooLong: The job fails with this error. Its own `Retry` is cleared, because a retry would not help.
-        ConfigurationError: The job fails with this error.
-    """
-    if isinstance(outcome, Dropped):
-        clear_deferral(job, record)
-        return partial(cancel, job)
-    if not isinstance(outcome.error, WaitedTooLong):
-        raise outcome.error
-    clear_deferral(job, record)  # if a user requeues the job, it starts as a new job
-    job.retries_left = None
-    text = f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room"
-    raise WaitedTooLong(text, limit=outcome.error.limit, reason=outcome.error.reason)
-
-
-def throttling_of(limiter: Limiter, options: JobOptions, by: Delivery, expires_in: float = math.inf) -> Throttling[Any]:
-    """Return the `Throttling` that admits a job with these *options*."""
-    return Throttling(limiter, _Host(options, by, expires_in), rules=settings().rules, log=_log)
 
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:

@@ -20,7 +20,6 @@ from throttlekit.adapter import (
     Deferred,
     Dropped,
     Failed,
-    JobOptions,
     Outcome,
     Run,
     Waited,
@@ -29,20 +28,11 @@ from throttlekit.adapter import (
     receipt,
     running,
 )
-from throttlekit_rq._admission import (
-    BY_RQ_SCHEDULER,
-    BY_WORKER,
-    Grant,
-    limiter_of,
-    log_once,
-    refuse,
-    throttling_of,
-)
+from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Check, Grant, limiter_of, log_once
 from throttlekit_rq._holding import GRACE_S
 from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
 from throttlekit_rq._received_429 import Received429
-from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import deny, promoted_by, read_expiry, shown_of
 from throttlekit_rq._wire import ADMITTED, Record
 
@@ -114,7 +104,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
         is_last: Whether the process may end after this job, so that reports to the store must be sent now.
     """
     setattr(job, GRANT, grant)
-    body, run, limiter = Body(), grant.run, grant.throttling.limiter
+    body, run, limiter = Body(), grant.run, grant.check.limiter
     try:
         with nullcontext() if run.decision is None else running(limiter, run.decision, run.job):
             try:
@@ -135,49 +125,45 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
 
 def _put_back_after_429(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     """Pause the limits that *error* names, and put *job* back. Return None if it must not wait, and fails."""
-    run, throttling = grant.run, grant.throttling
+    check, run, throttling = grant.check, grant.run, grant.check.throttling
     if not run.limits:
         return None
     with log_once(job.connection):
         stored = throttling.pause(run, error, release=grant.release)
         # RQ's Redis is read after the pause, which applies even if that Redis does not answer.
-        record, lives = read_expiry(job, Record(job.enqueue_at_front, grant.expires_ms))
+        check.record, check.lives = read_expiry(job, Record(job.enqueue_at_front, check.record.expires_ms))
         if isinstance(stored, Failed):
-            return end_with(job, refuse(job, record, stored))
+            return end_with(job, check.refuse(stored))
         waited = throttling.waited_of(job.id)
         waited = waited._replace(denials=waited.denials + 1)
         over = throttling.over(run, waited)
         if over is not None:
-            return _end(job, record, over)
+            return _end(check, over)
         if grant.received is None:
-            return _wait_again(job, grant, record, lives, error.retry_after, stored=stored)
+            return _wait_again(check, error.retry_after, stored=stored)
     delay = min(run.delivery.longest, error.retry_after)
     decision = run.decision and replace(run.decision, waited=waited.for_us / 1_000_000, deferrals=waited.denials)
     shown = shown_of(Deferred(delay, decision))
-    denied = end_with(job, partial(deny, job, record, delay + GRACE_S, shown=shown))
+    denied = end_with(job, partial(deny, job, check.record, delay + GRACE_S, shown=shown))
     grant.received.put(0.0 if stored else error.retry_after)  # the worker holds the job afterwards
     return denied
 
 
-def _wait_again(
-    job: Any, grant: Grant, record: Record, lives: float, retry_after: float, *, stored: bool
-) -> Denied | None:
-    """Let *job* of a stock worker wait again, until RQ's scheduler or a throttled worker enqueues it."""
-    run = grant.run
+def _wait_again(check: Check, retry_after: float, *, stored: bool) -> Denied | None:
+    """Let the job of a stock worker wait again, until RQ's scheduler or a throttled worker enqueues it."""
+    job = check.rq_job
     scheduler, ours = promoted_by(job.connection, job.origin)
-    by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
-    options = JobOptions(limits=run.limits, on_429=run.on_429, max_wait=run.delivery.max_wait)
-    throttling = throttling_of(grant.throttling.limiter, options, by, lives)
-    outcome = throttling.wait_again(job, None, retry_after, stored=stored)
+    check.by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
+    outcome = check.throttling.wait_again(job, None, retry_after, stored=stored)
     if not isinstance(outcome, Deferred):
-        return _end(job, record, outcome)
+        return _end(check, outcome)
     delay = outcome.delay if scheduler or ours else None
-    return end_with(job, partial(deny, job, record, delay, by_ticks=scheduler, shown=shown_of(outcome)))
+    return end_with(job, partial(deny, job, check.record, delay, by_ticks=scheduler, shown=shown_of(outcome)))
 
 
-def _end(job: Any, record: Record, outcome: Outcome) -> Denied | None:
-    """End *job*, which must not wait again. Return None if the error of its body ends it."""
-    return end_with(job, refuse(job, record, outcome)) if isinstance(outcome, (Failed, Dropped)) else None
+def _end(check: Check, outcome: Outcome) -> Denied | None:
+    """End a job that must not wait again. Return None if the error of its body ends it."""
+    return end_with(check.rq_job, check.refuse(outcome)) if isinstance(outcome, (Failed, Dropped)) else None
 
 
 def write_admission(job: Any) -> str:
@@ -189,7 +175,7 @@ def write_admission(job: Any) -> str:
     rates = tuple(each for each in decision.charged if not each.holder or each.stays)
     charged = receipt(replace(decision, charged=rates)) if rates else None
     received = None if grant.received is None else grant.received.into
-    waited, expires = grant.throttling.waited_of(job.id), grant.expires_ms
+    waited, expires = grant.check.throttling.waited_of(job.id), grant.check.record.expires_ms
     admission = {"limits": True, "charged": charged, "waited": waited, "expires": expires, "received": received}
     return json.dumps({"job": job.id, **admission})
 
@@ -203,14 +189,15 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
     if declared is None:
         return True, None
     charged, waited, expires_ms = written["charged"], written["waited"], written["expires"]
-    throttling = throttling_of(limiter_of(job, declared), declared.options, BY_RQ_SCHEDULER)
-    throttling.record_waited(job.id, Waited(*waited))
+    record = Record(job.enqueue_at_front, expires_ms)
+    check = Check(job, declared, limiter_of(job, declared), BY_RQ_SCHEDULER, record)
+    check.throttling.record_waited(job.id, Waited(*waited))
     run = Run(
         describe(job),
         declared.options.limits,
         decision_from_receipt(charged) if charged is not None else None,
-        settings().rules.delivery(BY_RQ_SCHEDULER, declared.options.max_wait),
+        check.delivery(job, declared.options.max_wait),
         declared.options.on_429,
     )
     received = written.get("received")
-    return True, Grant(throttling, run, expires_ms, None if received is None else Received429(received))
+    return True, Grant(check, run, None if received is None else Received429(received))

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 from throttlekit import Limiter
 from throttlekit.adapter import Deferred, Waiting, Waker, flush
-from throttlekit_rq._admission import BY_WORKER
+from throttlekit_rq._admission import Check
 from throttlekit_rq._host import UNAVAILABLE
 from throttlekit_rq._promoter import wake
-from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import others_are_idle, schedule_sooner
 
 __all__ = ["AT_FRONT", "GRACE_S", "Holding", "Item", "PlannedReturn", "plan_return"]
@@ -91,18 +90,12 @@ class PlannedReturn(NamedTuple):
     ends_in_us: int | None
 
 
-def plan_return(outcome: Deferred, max_wait: float | None, lives: float) -> PlannedReturn:
-    """
-    Plan when a job is enqueued if the store does not wake it: some time after its turn, or when its wait must end.
-
-    Args:
-        max_wait: The job's own longest wait in seconds. If None, the configured value is used.
-        lives: The seconds until the job's ttl ends.
-    """
-    delivery = settings().rules.delivery(BY_WORKER, max_wait, expires_in=lives)
+def plan_return(check: Check, outcome: Deferred) -> PlannedReturn:
+    """Plan when a job is enqueued if the store does not wake it: after its turn, or when its wait must end."""
+    delivery = check.delivery(check.rq_job, check.declared.options.max_wait)
     waited = 0.0 if outcome.decision is None else outcome.decision.waited
-    turn_in = max(0.0, min(outcome.delay, delivery.longest, delivery.max_wait - waited, lives))
-    delay = max(0.0, min(turn_in + GRACE_S, lives))
+    turn_in = max(0.0, min(outcome.delay, delivery.longest, delivery.max_wait - waited, check.lives))
+    delay = max(0.0, min(turn_in + GRACE_S, check.lives))
     return PlannedReturn(delay, delay - turn_in, delivery.ends_in_us(round(waited * 1_000_000)))
 
 

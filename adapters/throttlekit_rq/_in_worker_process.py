@@ -16,11 +16,10 @@ from throttlekit.adapter import Deferred, Waiting, flush, show_log
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
+    Check,
     Grant,
-    admit,
     limiter_of,
     log_once,
-    refuse,
 )
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, read_admission, running_body, wrap_call
 from throttlekit_rq._holding import plan_return
@@ -32,8 +31,6 @@ from throttlekit_rq._waiting import (
     deny,
     is_first_to_log,
     promoted_by,
-    read_expiry,
-    read_record,
     shown_of,
 )
 from throttlekit_rq._waker import Announcement, read_announcement, relay_to, send_note
@@ -126,7 +123,7 @@ def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None,
     _note_late_import(job)
     limiter = limiter_of(job, declared)
     try:
-        answer = _admit_in_place(job, declared, limiter)
+        answer = _admit_in_place(Check.of(job, declared, limiter, BY_RQ_SCHEDULER))
         if isinstance(answer, Denied):
             yield Body(denied=answer)
         else:
@@ -136,42 +133,43 @@ def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None,
         flush(limiter)
 
 
-def _admit_in_place(job: Any, declared: Declared, limiter: Limiter) -> Grant | Denied:
-    """Check the limits of *job*, sleeping for short delays. A denied job is put back or cancelled when it ends."""
-    record, lives = read_expiry(job, read_record(job))
-    if lives < 0:
+def _admit_in_place(check: Check) -> Grant | Denied:
+    """Check the limits of a job, sleeping for short delays. A denied job is put back or cancelled when it ends."""
+    job, record, waiting = check.rq_job, check.record, None
+    if check.lives < 0:
         return end_with(job, partial(deny, job, record, 0.0))
     was_returned, left = record.is_denied, _LONGEST_IN_PLACE
     patience = job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf  # RQ counts sleeps against the timeout
-    waker = _find_waker(job, limiter)
-    relay = None if waker is None else relay_to(waker, job, limiter)
-    by, waiting = (BY_RQ_SCHEDULER, None) if relay is None else (BY_WORKER, Waiting(relay, None, job.id))
+    waker = _find_waker(job, check.limiter)
+    relay = None if waker is None else relay_to(waker, job, check.limiter)
+    if relay is not None:
+        check.by, waiting = BY_WORKER, Waiting(relay, None, job.id)
     while True:
         with log_once(job.connection):
-            outcome = admit(job, declared.options, limiter, record, by=by, expires_in=lives, waiting=waiting)
+            outcome = check.admit(waiting)
         if isinstance(outcome, Grant):
             return outcome
         if not isinstance(outcome, Deferred):
-            return end_with(job, refuse(job, record, outcome))
+            return end_with(job, check.refuse(outcome))
         put_back = partial(deny, job, record, shown=shown_of(outcome))
         if waker is not None and relay is not None and relay.kept is not None:
-            delay, grace, ends_in_us = plan_return(outcome, declared.options.max_wait, lives)
+            delay, grace, ends_in_us = plan_return(check, outcome)
             send = partial(send_note, waker, job.origin, relay.kept, grace=grace, ends_in_us=ends_in_us)
             return end_with(job, partial(put_back, delay), send)
         wait = outcome.delay
-        if not _is_worth_waiting(outcome, was_returned) or wait > min(patience, lives):
+        if not _is_worth_waiting(outcome, was_returned) or wait > min(patience, check.lives):
             scheduler, ours = promoted_by(job.connection, job.origin)
             if scheduler or ours:
                 return end_with(job, partial(put_back, wait, by_ticks=scheduler))
             _warn_of_no_promoter(job)
             Promoter(job.connection, announces=False).promote_due([job.origin], 0.0)
-            if wait > min(left, patience, lives):  # after its ttl it must not run
+            if wait > min(left, patience, check.lives):  # after its ttl it must not run
                 time.sleep(min(_BRAKE, left, patience))
                 return end_with(job, partial(put_back, None))
             was_returned = True
             left -= wait
         time.sleep(wait)
-        lives -= wait
+        check.lives -= wait
         patience -= wait
 
 

@@ -19,7 +19,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from throttlekit import ConfigurationError
 from throttlekit.adapter import Deferred, JobOptions, show_log
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._admission import BY_WORKER, Grant, admit, limiter_of, refuse
+from throttlekit_rq._admission import BY_WORKER, Check, Grant, limiter_of
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._holding import Holding, plan_return
 from throttlekit_rq._host import UNAVAILABLE, Refused, fail_with, intermediate_key, untyped
@@ -27,7 +27,7 @@ from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._promoter import Promoter, wake
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import deny, put_new_first, read_expiry, read_record, return_taken, shown_of
+from throttlekit_rq._waiting import deny, put_new_first, return_taken, shown_of
 from throttlekit_rq._wire import ADMITTED
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -170,10 +170,9 @@ class _Dispatcher:
         return True
 
     def _check(self, job: Any, declared: Declared) -> bool:
-        limiter = limiter_of(job, declared)
-        record, lives = read_expiry(job, read_record(job))
-        waiting = self._holding.waiting_of(job.id, job.origin, limiter)
-        outcome = admit(job, declared.options, limiter, record, by=BY_WORKER, expires_in=lives, waiting=waiting)
+        check = Check.of(job, declared, limiter_of(job, declared), BY_WORKER)
+        waiting = self._holding.waiting_of(job.id, job.origin, check.limiter)
+        outcome = check.admit(waiting)
         if isinstance(outcome, Grant):
             outcome.received = Received429()
             setattr(job, GRANT, outcome)
@@ -182,21 +181,21 @@ class _Dispatcher:
             job._execute = partial(within, body, job._execute)
             return True
         if isinstance(outcome, Deferred):
-            delay, waiting.item.grace, _ = plan_return(outcome, declared.options.max_wait, lives)
+            delay, waiting.item.grace, _ = plan_return(check, outcome)
             try:
-                deny(job, record, delay, shown=shown_of(outcome))
+                deny(job, check.record, delay, shown=shown_of(outcome))
             except BaseException:
                 waiting.waker.pass_on(job.id)
                 raise
             self._holding.on_scheduled(waiting)
         else:
-            refuse(job, record, outcome)()
+            check.refuse(outcome)()
         return False
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
         """Hold *job*, whose body received a 429 and which is now a scheduled job."""
-        waiting = self._holding.waiting_of(job.id, job.origin, grant.throttling.limiter)
-        outcome = grant.throttling.wait_again(job, waiting, seconds, stored=not seconds)
+        waiting = self._holding.waiting_of(job.id, job.origin, grant.check.limiter)
+        outcome = grant.check.throttling.wait_again(job, waiting, seconds, stored=not seconds)
         if isinstance(outcome, Deferred):
             self._holding.on_scheduled(waiting)
         else:  # the pause has ended: check its limits again

@@ -209,7 +209,8 @@ def test_format_of_the_admission_for_a_spawned_process() -> None:
     decision = limiter.acquire(TokenBucket("a", "10/s"), job=JOB)
     run_of = SimpleNamespace(decision=decision, job=JOB)
     throttling = SimpleNamespace(waited_of=lambda id: Waited(5, 1, 0))
-    grant = SimpleNamespace(run=run_of, expires_ms=None, received=SimpleNamespace(into=5), throttling=throttling)
+    check = SimpleNamespace(throttling=throttling, record=_wire.Record(None))
+    grant = SimpleNamespace(run=run_of, check=check, received=SimpleNamespace(into=5))
     setattr(job, _body.GRANT, grant)
     admission = json.loads(_body.write_admission(job))
     assert set(admission) == {"job", "limits", "charged", "waited", "expires", "received"}

@@ -349,10 +349,10 @@ def test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse(
     site = throttled_site
     site.shut(jobs.HOURLY)
 
-    def broken(job: Any) -> None:
+    def broken(*_: Any) -> None:
         raise RuntimeError("as the test wants it")
 
-    monkeypatch.setattr(_worker, "read_record", broken)
+    monkeypatch.setattr(_worker, "limiter_of", broken)
     site.tick()
     job = site.queue.enqueue(jobs.plain, throttle=HELD)
     site.work()
