@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from throttlekit_rq._settings import limiter_for, settings
 from throttlekit_rq._waiting import cancel, clear_deferral, is_first_to_log, read_expiry, read_record
 from throttlekit_rq._wire import Record
 
-__all__ = ["BY_RQ_SCHEDULER", "BY_WORKER", "Check", "Grant", "limiter_of", "log_once"]
+__all__ = ["BY_RQ_SCHEDULER", "BY_WORKER", "Check", "Grant", "log_once"]
 
 _LOG_EVERY = 30
 _log = logging.getLogger("throttlekit.rq")
@@ -58,20 +58,27 @@ class Check:
         by: The delivery that enqueues the job again if it is denied.
         record: What denials have stored in the job.
         lives: The seconds until the job's ttl ends.
+        limiter: The limiter that decides.
+
+    Raises:
+        ConfigurationError: The job names no limiter, and this process cannot create one.
     """
 
     rq_job: Any
     declared: Declared
-    limiter: Limiter
     by: Delivery
     record: Record
     lives: float = math.inf
+    limiter: Limiter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limiter = self.declared.limiter or limiter_for(self.rq_job.connection)
 
     @classmethod
-    def of(cls, job: Any, declared: Declared, limiter: Limiter, by: Delivery) -> Check:
-        """Return the check of *job*, whose record is read from RQ's Redis."""
+    def of(cls, job: Any, declared: Declared, by: Delivery) -> Check:
+        """Return the check of *job*, whose record is read from RQ's Redis. Raises like the constructor."""
         record, lives = read_expiry(job, read_record(job))
-        return cls(job, declared, limiter, by, record, lives)
+        return cls(job, declared, by, record, lives)
 
     @property
     def throttling(self) -> Throttling[Any]:
@@ -169,16 +176,6 @@ class Grant:
         if self.run.decision is not None and not self.ended:
             self.check.limiter.release(self.run.decision)
             self.ended = True
-
-
-def limiter_of(job: Any, declared: Declared) -> Limiter:
-    """
-    Return the limiter that decides for *job*.
-
-    Raises:
-        ConfigurationError: The job names no limiter, and this process cannot create one.
-    """
-    return declared.limiter or limiter_for(job.connection)
 
 
 def log_once(connection: Any) -> AbstractContextManager[None]:

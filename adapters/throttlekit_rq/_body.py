@@ -28,7 +28,7 @@ from throttlekit.adapter import (
     receipt,
     running,
 )
-from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Check, Grant, limiter_of, log_once
+from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Check, Grant, log_once
 from throttlekit_rq._holding import GRACE_S
 from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
@@ -189,8 +189,7 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
     if declared is None:
         return True, None
     charged, waited, expires_ms = written["charged"], written["waited"], written["expires"]
-    record = Record(job.enqueue_at_front, expires_ms)
-    check = Check(job, declared, limiter_of(job, declared), BY_RQ_SCHEDULER, record)
+    check = Check(job, declared, BY_RQ_SCHEDULER, Record(job.enqueue_at_front, expires_ms))
     check.throttling.record_waited(job.id, Waited(*waited))
     run = Run(
         describe(job),

@@ -18,7 +18,6 @@ from throttlekit_rq._admission import (
     BY_WORKER,
     Check,
     Grant,
-    limiter_of,
     log_once,
 )
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, read_admission, running_body, wrap_call
@@ -121,16 +120,16 @@ def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None,
     """Check the limits of *job*. If it is admitted, its function runs in this context."""
     show_log("rq.worker")
     _note_late_import(job)
-    limiter = limiter_of(job, declared)
+    check = Check.of(job, declared, BY_RQ_SCHEDULER)
     try:
-        answer = _admit_in_place(Check.of(job, declared, limiter, BY_RQ_SCHEDULER))
+        answer = _admit_in_place(check)
         if isinstance(answer, Denied):
             yield Body(denied=answer)
         else:
             with running_body(job, answer) as body:
                 yield body
     finally:
-        flush(limiter)
+        flush(check.limiter)
 
 
 def _admit_in_place(check: Check) -> Grant | Denied:

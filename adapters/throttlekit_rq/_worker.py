@@ -19,7 +19,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from throttlekit import ConfigurationError
 from throttlekit.adapter import Deferred, JobOptions, show_log
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._admission import BY_WORKER, Check, Grant, limiter_of
+from throttlekit_rq._admission import BY_WORKER, Check, Grant
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._holding import Holding, plan_return
 from throttlekit_rq._host import UNAVAILABLE, Refused, fail_with, intermediate_key, untyped
@@ -170,7 +170,7 @@ class _Dispatcher:
         return True
 
     def _check(self, job: Any, declared: Declared) -> bool:
-        check = Check.of(job, declared, limiter_of(job, declared), BY_WORKER)
+        check = Check.of(job, declared, BY_WORKER)
         waiting = self._holding.waiting_of(job.id, job.origin, check.limiter)
         outcome = check.admit(waiting)
         if isinstance(outcome, Grant):
@@ -270,7 +270,6 @@ class _ChecksFirst:
         finally:
             # Also after an error: no other process releases the slots of a killed work-horse.
             self._dispatcher.finish(job)
-            setattr(job, GRANT, None)
 
 
 def _has_name(made: type) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -352,7 +353,7 @@ def test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse(
     def broken(*_: Any) -> None:
         raise RuntimeError("as the test wants it")
 
-    monkeypatch.setattr(_worker, "limiter_of", broken)
+    monkeypatch.setattr(_worker, "Check", SimpleNamespace(of=broken))
     site.tick()
     job = site.queue.enqueue(jobs.plain, throttle=HELD)
     site.work()
