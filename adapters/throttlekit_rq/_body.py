@@ -48,8 +48,7 @@ class Body:
     One call of a job's function.
 
     Attributes:
-        denied: The value to return in place of the function's result, so that RQ puts the job back. If None, the
-            function runs.
+        denied: After a 429: the value to return in place of the function's result, so that RQ puts the job back.
         complete: Whether to run a coroutine that a plain function returns. Otherwise RQ runs it, after this context.
     """
 
@@ -64,33 +63,34 @@ UNTHROTTLED: AbstractContextManager[Body] = nullcontext(Body(complete=False))
 """The context of a call without limits: the function runs unchanged."""
 
 
-def wrap_call(function: Callable[..., Any], start: Callable[[], AbstractContextManager[Body]]) -> Callable[..., Any]:
-    """Wrap a plain or async *function*, so that each call runs in the context of *start*, unless it is denied."""
+def wrap_call(
+    function: Callable[..., Any], start: Callable[[], AbstractContextManager[Body] | Denied]
+) -> Callable[..., Any]:
+    """Wrap a plain or async *function*, so that each call runs in the context of *start*, unless that is a denial."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            with start() as body:
-                if body.denied is None:
-                    return await function(*args, **kwargs)
+            if isinstance(context := start(), Denied):
+                return context
+            with context as body:
+                return await function(*args, **kwargs)
             return body.denied
 
         return run_async
 
     @functools.wraps(function)
     def run_plain(*args: Any, **kwargs: Any) -> Any:
-        return within(start, function, *args, **kwargs)
+        context = start()
+        return context if isinstance(context, Denied) else within(context, function, *args, **kwargs)
 
     return run_plain
 
 
-def within(
-    start: Callable[[], AbstractContextManager[Body]], function: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
-    """Call a plain *function* in the context that *start* returns, unless it is denied."""
-    with start() as body:
-        if body.denied is None:
-            return body.result(function(*args, **kwargs))
+def within(context: AbstractContextManager[Body], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a plain *function* in *context*."""
+    with context as body:
+        return body.result(function(*args, **kwargs))
     return body.denied
 
 

@@ -6,8 +6,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from throttlekit_rq._admission import (
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, read_admission, running_body, wrap_call
 from throttlekit_rq._holding import plan_return
 from throttlekit_rq._host import Denied, current_job, end_with
-from throttlekit_rq._options import Declared, options_of
+from throttlekit_rq._options import options_of
 from throttlekit_rq._promoter import Promoter
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import (
@@ -50,9 +50,9 @@ _IMPORTED_BY = os.getpid()
 _log = logging.getLogger("throttlekit.rq")
 
 
-def call_of(wrapper: Callable[..., Any], function: Callable[..., Any]) -> AbstractContextManager[Body]:
+def call_of(wrapper: Callable[..., Any], function: Callable[..., Any]) -> AbstractContextManager[Body] | Denied:
     """
-    Return the context for a call of *function*, which *wrapper* decorates.
+    Return the context for a call of *function*, which *wrapper* decorates, or a denial.
 
     Raises:
         ConfigurationError: Another decorator is above *wrapper*.
@@ -107,29 +107,21 @@ def _is_within(running: Any, wrapper: Any, name: str, function: Any) -> bool:
     return running is wrapper or name == f"{function.__module__}.{function.__qualname__}"
 
 
-def _context_with_check(job: Any) -> AbstractContextManager[Body]:
+def _context_with_check(job: Any) -> AbstractContextManager[Body] | Denied:
+    """Check the limits of *job*. Return the context for its function, or a denial."""
     declared = options_of(job)
     if declared is None:
         setattr(job, GRANT, None)
         return UNTHROTTLED
-    return _body_after_admission(job, declared)
-
-
-@contextmanager
-def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None, None]:
-    """Check the limits of *job*. If it is admitted, its function runs in this context."""
     show_log("rq.worker")
     _note_late_import(job)
-    check = Check.of(job, declared, BY_RQ_SCHEDULER)
+    check, answer = Check.of(job, declared, BY_RQ_SCHEDULER), None
     try:
         answer = _admit_in_place(check)
-        if isinstance(answer, Denied):
-            yield Body(denied=answer)
-        else:
-            with running_body(job, answer) as body:
-                yield body
     finally:
-        flush(check.limiter)
+        if not isinstance(answer, Grant):  # otherwise the context reports after the body
+            flush(check.limiter)
+    return running_body(job, answer) if isinstance(answer, Grant) else answer
 
 
 def _admit_in_place(check: Check) -> Grant | Denied:

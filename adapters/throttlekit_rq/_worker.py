@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
-from functools import partial
 from typing import Any, TypeVar
 
 from rq import SimpleWorker, SpawnWorker, Worker
@@ -174,11 +173,11 @@ class _Dispatcher:
         waiting = self._holding.waiting_of(job.id, job.origin, check.limiter)
         outcome = check.admit(waiting)
         if isinstance(outcome, Grant):
-            outcome.received = Received429()
-            setattr(job, GRANT, outcome)
+            grant, execute, is_last = outcome, job._execute, not isinstance(self._worker, SimpleWorker)
+            grant.received = Received429()
+            setattr(job, GRANT, grant)
             # Wrap the whole execution: a queue's limits also apply to functions without the decorator.
-            body = partial(running_body, job, outcome, is_last=not isinstance(self._worker, SimpleWorker))
-            job._execute = partial(within, body, job._execute)
+            job._execute = lambda: within(running_body(job, grant, is_last=is_last), execute)
             return True
         if isinstance(outcome, Deferred):
             delay, waiting.item.grace, _ = plan_return(check, outcome)
