@@ -41,7 +41,10 @@ class Settings:
 
 
 class _Process:
-    """The settings of this process, and the limiters that it has created, by URL, or by the pool of a connection."""
+    """
+    The settings of this process, and the limiters that it has created: by URL, or by the pool and the server of a
+    connection. Connections to one server have one limiter.
+    """
 
     settings = Settings()
     made: dict[Any, Limiter] = {}  # noqa: RUF012  one a process is meant
@@ -118,7 +121,8 @@ def limiter_for(connection: Any) -> Limiter:
     url = os.environ.get(_URL)
     named = url or connection.connection_pool
     if named not in _Process.made:
-        _Process.made[named] = Limiter(url) if url else Limiter(client=connection)
+        made = Limiter(url) if url else Limiter(client=connection)
+        _Process.made[named] = made if url else _Process.made.setdefault(made.store_address, made)
         # `is_first_to_log` costs a request in each work-horse of a stock worker: send none if nothing is logged.
         if not url and _log.isEnabledFor(logging.INFO) and is_first_to_log(connection, "own-store", _LOG_EVERY):
             _log.info(

@@ -46,6 +46,19 @@ def test_the_jobs_own_connection_is_the_default(simple_site: Site, monkeypatch: 
         other.close()
 
 
+def test_connections_to_one_server_have_one_limiter(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that opens several connections counts, and reports, as one."""
+    monkeypatch.setattr(_Process, "made", {})
+    monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
+    configure()
+    with redis.Redis.from_url(redis_url) as first, redis.Redis.from_url(redis_url) as second:
+        with contextlib.closing(limiter_for(first)) as limiter:
+            assert limiter_for(second) is limiter
+            assert limiter.acquire(jobs.HOURLY).allowed
+        with contextlib.closing(Limiter(redis_url)) as other:
+            assert not other.peek(jobs.HOURLY).allowed
+
+
 @pytest.mark.parametrize(("is_named", "lines"), [(False, 1), (True, 0)])
 def test_workers_log_that_no_store_is_configured(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_named: bool, lines: int
