@@ -82,6 +82,7 @@ class Check:
 
     @property
     def throttling(self) -> Throttling[Any]:
+        """The admission of the job."""
         return Throttling(self.limiter, self, rules=settings().rules, log=_log)
 
     def options(self, message: Any) -> JobOptions:

@@ -49,17 +49,12 @@ class Body:
 
     Attributes:
         denied: After a 429: the value to return in place of the function's result, so that RQ puts the job back.
-        complete: Whether to run a coroutine that a plain function returns. Otherwise RQ runs it, after this context.
     """
 
     denied: Denied | None = None
-    complete: bool = True
-
-    def result(self, returned: Any) -> Any:
-        return asyncio.run(returned) if self.complete and inspect.iscoroutine(returned) else returned
 
 
-UNTHROTTLED: AbstractContextManager[Body] = nullcontext(Body(complete=False))
+UNTHROTTLED: AbstractContextManager[Body] = nullcontext(Body())
 """The context of a call without limits: the function runs unchanged."""
 
 
@@ -82,15 +77,18 @@ def wrap_call(
     @functools.wraps(function)
     def run_plain(*args: Any, **kwargs: Any) -> Any:
         context = start()
+        if context is UNTHROTTLED:
+            return function(*args, **kwargs)
         return context if isinstance(context, Denied) else within(context, function, *args, **kwargs)
 
     return run_plain
 
 
 def within(context: AbstractContextManager[Body], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a plain *function* in *context*."""
+    """Call a plain *function* in *context*, and run a coroutine that it returns, before the slots are released."""
     with context as body:
-        return body.result(function(*args, **kwargs))
+        returned = function(*args, **kwargs)
+        return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
     return body.denied
 
 

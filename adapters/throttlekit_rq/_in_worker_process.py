@@ -153,7 +153,7 @@ def _admit_in_place(check: Check) -> Grant | Denied:
             if scheduler or ours:
                 return end_with(job, partial(put_back, wait, by_ticks=scheduler))
             _warn_of_no_promoter(job)
-            Promoter(job.connection, announces=False).promote_due([job.origin], 0.0)
+            Promoter(job.connection).promote_due([job.origin], 0.0)
             if wait > min(left, patience, check.lives):  # after its ttl it must not run
                 time.sleep(min(_BRAKE, left, patience))
                 return end_with(job, partial(put_back, None))

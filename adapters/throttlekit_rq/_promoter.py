@@ -15,7 +15,8 @@ from throttlekit_rq._wire import idle_key, promoter_key
 __all__ = ["Promoter", "look", "wake"]
 
 _LOOK_EVERY = 0.25
-_PROMOTER_LIVES_MS, _IDLE_MS = 5_000, 600
+_MARKS: dict[Callable[[str], str], int] = {promoter_key: 5_000, idle_key: 600}
+"""The keys that a check of due jobs may set for a queue, with their times to live in ms."""
 _MOST_PROMOTED = 32
 _PROMOTE = throttlekit_lua.script("rq_promote")
 
@@ -26,18 +27,14 @@ class Promoter:
 
     Args:
         connection: The client of the Redis of the queues.
-        announces: Whether each check announces in Redis that this process enqueues the due jobs of the queues.
-        idle: Whether each check announces in Redis that this process has no job to run.
+        marks: What each check announces in Redis: `promoter_key`, that this process enqueues due jobs, and `idle_key`.
 
     Attributes:
         next_check_at: The time of the next check, by the monotonic clock.
     """
 
-    def __init__(self, connection: Any, *, announces: bool = True, idle: bool = False) -> None:
-        self._connection = connection
-        self._marks: dict[Callable[[str], str], int] = {promoter_key: _PROMOTER_LIVES_MS} if announces else {}
-        if idle:
-            self._marks[idle_key] = _IDLE_MS
+    def __init__(self, connection: Any, *marks: Callable[[str], str]) -> None:
+        self._connection, self._marks = connection, marks
         self.next_check_at = 0.0
 
     def promote_due(self, names: Sequence[str], now: float) -> None:
@@ -70,21 +67,15 @@ class _Look(NamedTuple):
     scheduler: bool
 
 
-def look(connection: Any, queues: Sequence[str], marks: dict[Callable[[str], str], int] | None = None) -> list[_Look]:
-    """
-    Read the first scheduled jobs of *queues*, by the server's clock, in one round trip.
-
-    Args:
-        marks: The keys to set for each queue: each a function of the queue's name, with the key's time to live in ms.
-    """
-    marks = marks or {}
+def look(connection: Any, queues: Sequence[str], marks: Sequence[Callable[[str], str]] = ()) -> list[_Look]:
+    """Read the first scheduled jobs of *queues*, by the server's clock, and set their *marks*, in one round trip."""
     with connection.pipeline(transaction=False) as pipeline:
         pipeline.time()
         for queue in queues:
             pipeline.exists(lock_key(queue))
             pipeline.zrange(scheduled_key(queue), 0, _MOST_PROMOTED - 1, withscores=True)
-            for key, lives_ms in marks.items():
-                pipeline.set(key(queue), 1, px=lives_ms)
+            for mark in marks:
+                pipeline.set(mark(queue), 1, px=_MARKS[mark])
         (seconds, micros), *found = pipeline.execute()
     now, looks, step = seconds + micros / 1_000_000, list[_Look](), 2 + len(marks)
     for locked, jobs in zip(found[::step], found[1::step], strict=True):

@@ -124,7 +124,7 @@ class WakerProcess:
         self._free = 0
         self._holding = Holding(connection, lambda: self._queues or (), free=lambda: self._free, relays=True)
         self._waker = self._holding.waker_of(limiter)
-        self._promoter = Promoter(connection)
+        self._promoter = Promoter(connection, promoter_key)
         self._tick_at = 0.0
         self._failed, self._unread = Every(), Every()
 

@@ -27,7 +27,7 @@ from throttlekit_rq._promoter import Promoter, wake
 from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import deny, put_new_first, return_taken, shown_of
-from throttlekit_rq._wire import ADMITTED
+from throttlekit_rq._wire import ADMITTED, idle_key, promoter_key
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
 
@@ -44,7 +44,7 @@ class _Dispatcher:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._holding = Holding(worker.connection, worker.queue_names)
-        self._promoter = Promoter(worker.connection, idle=True)
+        self._promoter = Promoter(worker.connection, promoter_key, idle_key)
         self._returning_since: float | None = None
         self._in_burst = False
         self._interrupted: Any = None  # a job that was taken, and whose check an error of RQ's Redis has interrupted
