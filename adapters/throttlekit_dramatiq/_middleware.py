@@ -64,6 +64,20 @@ class _Grant(NamedTuple):
     item: Item
 
 
+class _Here(threading.local):
+    """
+    The state of one thread.
+
+    Attributes:
+        message: The message of the next body, if it has limits.
+        in_worker: Whether this is a thread of a worker that runs no body. Its enqueues are those of Dramatiq, for
+            example of a retry or of a message whose delay has passed.
+    """
+
+    message: Any = None
+    in_worker = False
+
+
 class Throttle(Middleware):
     """
     A Dramatiq middleware that applies limits in every worker of the broker.
@@ -117,7 +131,7 @@ class Throttle(Middleware):
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")
         self._queues: set[str] = set()
         self._holding = Holding(limiter)
-        self._here = threading.local()  # the message of the next body in this thread, if it has limits
+        self._here = _Here()
         self._worker: Any = None
 
     @property
@@ -153,13 +167,17 @@ class Throttle(Middleware):
 
         @wraps(function)
         def body(*args: Any, **kwargs: Any) -> Any:
-            message, self._here.message = getattr(self._here, "message", None), None
+            here = self._here
+            message, in_worker = here.message, here.in_worker
+            here.message, here.in_worker = None, False
             try:
                 return function(*args, **kwargs)
             except RateLimited as error:
                 if message is not None:
                     self._rate_limited(message, error)
                 raise
+            finally:
+                here.in_worker = in_worker
 
         actor.fn = body
 
@@ -168,7 +186,9 @@ class Throttle(Middleware):
         try:
             self._options.write(broker, message)
         except ConfigurationError as error:
-            raise as_middleware_error(ConfigurationError(f"message for {message.actor_name!r}: {error}")) from None
+            # In a worker, an error would lose the message, or stop the consumer. The worker that gets it reports it.
+            if not self._here.in_worker:
+                raise as_middleware_error(ConfigurationError(f"message for {message.actor_name!r}: {error}")) from None
 
     # Boot
 
@@ -202,7 +222,11 @@ class Throttle(Middleware):
             if not self._options.knows(name):  # declared before this middleware was added
                 self.before_declare_actor(broker, actor)
 
+    def after_worker_thread_boot(self, broker: Broker, thread: Any) -> None:
+        self._here.in_worker = True
+
     def after_consumer_thread_boot(self, broker: Broker, thread: Any) -> None:
+        self._here.in_worker = True
         if thread.queue_name in self._queues:
             self._holding.adopt(thread)
 

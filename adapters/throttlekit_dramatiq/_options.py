@@ -99,7 +99,6 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
-        # Workers also call this for each message, of any sender, that they retry or delay: an error would lose it.
         for name, meant in misspelt(options).items():
             _warn_misspelt(message.actor_name, name, meant)
         if not self._own_limits:

@@ -91,11 +91,61 @@ def test_an_invalid_value_is_refused_by_the_send(stub: Site, wrong: Any) -> None
     assert stub.broker.queues[stub.queue].unfinished_tasks == 0
 
 
+_REFUSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"throttle_max_wait": "soon"}),
+    ({"own_limits": False}, {"throttle_max_wait": 5}),
+]
+
+
+@pytest.mark.parametrize(("settings", "options"), _REFUSED, ids=["bad value", "own_limits=False"])
+def test_a_delayed_message_with_a_refused_option_stops_no_other(
+    site: Site, settings: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """
+    A program without throttlekit has sent it. The consumer of the delay queue continues, and the message is
+    dead-lettered when its delay has passed.
+    """
+    job = body(site)
+    job.send_with_options(args=("refused",), delay=10, **options)  # the broker has no Throttle yet
+    throttled(site, **settings)
+    job.send_with_options(args=("fine",), delay=20)
+    with site.working():
+        site.until_ran(1)
+        wait_until(lambda: dead_letters(site.broker, site.queue), description="the message is dead-lettered")
+    assert site.ran == [(("fine",), {})]
+
+
+def test_a_stage_of_a_pipeline_with_a_refused_option_is_dead_lettered(stub: Site) -> None:
+    """The worker enqueues the stage, where nobody would get the error of a send."""
+    throttled(stub, own_limits=False)
+    job = body(stub)
+    stage = job.message_with_options(args=("refused",), throttle_max_wait=5)
+    with stub.working():
+        dramatiq.pipeline([job.message("fine"), stage], broker=stub.broker).run()
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the stage is dead-lettered")
+    assert stub.ran == [(("fine",), {})]
+
+
+def test_a_body_that_sends_a_refused_option_gets_the_error(stub: Site) -> None:
+    """A send in a body raises as elsewhere, also after an inner body has ended."""
+    throttled(stub)
+    job = body(stub)
+
+    @stub.actor(max_retries=0)
+    def sender() -> None:
+        job("inner")
+        with pytest.raises(ConfigurationError, match="throttle_max_wait"):
+            job.send_with_options(throttle_max_wait="soon")
+        stub.ran.append("refused")
+
+    sender.send()
+    with stub.working():
+        stub.until_ran(2)
+    assert stub.ran[1] == "refused"
+
+
 def test_a_misspelt_option_is_a_warning(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """
-    The warning is logged once for each actor. An error would stop a worker that retries or delays the message of
-    another program.
-    """
+    """The warning is logged once for each actor, and the message is sent."""
     throttled(stub)
     job = body(stub)
     for _ in range(2):
