@@ -300,8 +300,11 @@ class Throttle(Middleware):
 
     def _finish(self, message: Any, error: BaseException | None = None) -> None:
         """End *message*, whose body has ended or will not begin. May be called several times, in its thread."""
-        if message.__dict__.pop(_GRANT, None) is not None:
-            self._here.message = None  # the body may not have begun
+        grant: _Grant | None = message.__dict__.pop(_GRANT, None)
+        if grant is not None:
+            if self._here.message is not None and grant.run.decision is not None:
+                self._here.message = None
+                self.limiter.cancel(grant.run.decision)  # another middleware has stopped the message before its body
             end(error)
         self._holding.give_back(message)
 

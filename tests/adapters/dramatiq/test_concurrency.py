@@ -12,13 +12,15 @@ from dramatiq.middleware import AsyncIO, Middleware, MiddlewareError, SkipMessag
 import throttlekit
 from support.dramatiq.helpers import Site, dead_letters, left_over, working
 from support.waiting import wait_until
-from throttlekit import Concurrency, Limiter
+from throttlekit import Concurrency, Limiter, TokenBucket
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.waitlist import Wake
 from throttlekit_dramatiq import Throttle
 
 SLOTS = Concurrency("reports-db", 2, lease=30)
 ONE = Concurrency("one", 1, lease=30)
+FLOW = Concurrency("flow", 1, lease=30, held_by=lambda job: "flow-1")
+HOURLY = TokenBucket("hourly", "1/hour", burst=1)
 
 
 class Refused(MiddlewareError):
@@ -97,13 +99,16 @@ def refuse() -> None:
 
 
 @pytest.mark.parametrize("act", [skip, refuse], ids=["skipped", "refused"])
-def test_a_message_that_a_later_middleware_stops_returns_its_slot(site: Site, act: Callable[[], None]) -> None:
-    """The message was granted, and stopped before its body began. The slot is free, and its lease is not renewed."""
+def test_a_message_that_a_later_middleware_stops_returns_its_charge(site: Site, act: Callable[[], None]) -> None:
+    """
+    The message was granted, and stopped before its body began. The slot and the slot of its workflow are free, no lease
+    is renewed, and the unit of the rate is not charged.
+    """
     limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
     site.broker.add_middleware(UserMiddleware(act))
 
-    @site.actor(throttle=SLOTS, max_retries=0)
+    @site.actor(throttle=[SLOTS, FLOW, HOURLY], max_retries=0)
     def job() -> None:
         site.ran.append(1)
 
@@ -111,6 +116,8 @@ def test_a_message_that_a_later_middleware_stops_returns_its_slot(site: Site, ac
     with site.working() as worker:
         wait_until(lambda: worker.broker and site.idle(worker), description="the message is gone")
         wait_until(lambda: are_slots_free(limiter), description="the slot is free")
+        wait_until(lambda: limiter.peek(FLOW).remaining == 1, description="the slot of the workflow is free")
+        wait_until(lambda: limiter.peek(HOURLY).remaining == 1, description="the unit is refunded")
         if act is refuse:
             wait_until(lambda: dead_letters(site.broker, site.queue), description="the message is dead-lettered")
     assert site.ran == []
