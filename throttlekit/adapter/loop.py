@@ -60,11 +60,12 @@ class HoldingStream(ABC, Generic[_R, _T]):
         tend_every: float = 60.0,
     ) -> None:
         self.is_open = False
-        self.waker: Waker[_T] = limiter.make_waker(
+        self._make_waker: Callable[[], Waker[_T]] = lambda: limiter.make_waker(
             free,
             lambda id, message: self._call(self._wake, id, message),
             give_back=lambda message: self._call(self._begin_to_put_back, message),
         )
+        self.waker = self._make_waker()
         self._open_stream, self._most, self._log = open_stream, most, log
         self._opens_within, self._answers_within, self._tend_every = opens_within, answers_within, tend_every
         self._streams: dict[AsyncGenerator[_R, None], asyncio.Task[_R] | None] = {}
@@ -114,6 +115,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
             Exception: The first error of a stream of the broker, even while that is being closed. It is raised after
                 the waiting messages are put back. Further errors are logged.
         """
+        if self._loop is not None:  # the worker listens again after an error, and its first waker is closed
+            self.waker = self._make_waker()
         self._loop, self.is_open = asyncio.get_running_loop(), True
         self._add_stream()
         self._streams.update(dict.fromkeys(self.more_streams()))

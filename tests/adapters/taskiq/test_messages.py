@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from taskiq import InMemoryBroker, TaskiqDepends
+from taskiq.api import run_receiver_task
 from taskiq.receiver import Receiver
 
 from support.waiting import wait_until
@@ -235,6 +236,67 @@ class _Queue(InMemoryBroker):
     async def listen(self) -> AsyncGenerator[bytes, None]:  # type: ignore[override]
         while True:
             yield await self.queue.get()
+
+
+class _Breaking(_Queue):
+    """Its first read fails when `breaks` is set. `sent` counts the messages that it got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.breaks: asyncio.Event = asyncio.Event()
+        self.sent = 0
+
+    async def kick(self, message: Any) -> None:
+        self.sent += 1
+        await super().kick(message)
+
+    async def listen(self) -> AsyncGenerator[bytes, None]:  # type: ignore[override]
+        while True:
+            breaking = asyncio.ensure_future(self.breaks.wait())
+            reading = asyncio.ensure_future(self.queue.get())
+            await asyncio.wait([breaking, reading], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                yield reading.result()
+            else:
+                reading.cancel()
+                self.breaks.clear()
+                raise ConnectionError("the broker is away")
+
+
+def test_tasks_wait_after_the_receiver_has_failed_and_listens_again(limiter: Limiter) -> None:
+    """
+    `run_receiver_task` makes another receiver after an error of the broker. The waiting tasks are put back once, wait
+    again in the same process, and run when they are woken.
+    """
+    broker, ran, limit = _Breaking(), list[int](), TokenBucket("paused", "1000/s")
+    broker.add_middlewares(throttle := Throttle(limiter))
+
+    @broker.task("job", throttle=[limit])
+    async def job(number: int) -> None:
+        ran.append(number)
+
+    async def until(condition: Callable[[], bool], description: str) -> None:
+        await asyncio.to_thread(wait_until, condition, description=description)
+
+    async def main() -> None:
+        await broker.startup()
+        for number in range(2):
+            await job.kiq(number)
+        receiving = asyncio.ensure_future(run_receiver_task(broker, max_async_tasks=3))
+        await until(lambda: len(throttle._holding.waker) == 2, "both tasks wait")
+        broker.breaks.set()
+        await until(lambda: broker.sent >= 4, "both tasks were put back")
+        await until(lambda: len(throttle._holding.waker) == 2, "both tasks wait again")
+        limiter.resume(limit)
+        await until(lambda: len(ran) == 2, "both tasks have run")
+        receiving.cancel()
+        await asyncio.wait([receiving])
+
+    limiter.pause(limit, 600)
+    broker.is_worker_process = True
+    asyncio.run(main())
+    assert ran == [0, 1]
+    assert broker.sent == 4
 
 
 @pytest.mark.parametrize("form", ["loop", "thread"])
