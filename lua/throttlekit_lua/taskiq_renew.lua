@@ -8,17 +8,21 @@
   ARGV[2+i] message i: its id
 
   Returns  the ids of the messages that this worker still has. The other messages belong to another worker now, or were
-           acknowledged or deleted, and are not changed.
+           acknowledged, and are not changed. A message that was deleted from the stream, for example because the stream
+           has a maximum length, stays this worker's: no other worker can read it.
 
   Writes   KEYS[1]: in the group's pending list, the delivery time of these messages is now.
 ]]
 local ours = {}
 for i = 1, #ARGV - 2 do
   local id = ARGV[2 + i]
-  local held = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, '1')[1]
-  if held and held[2] == ARGV[2] then
-    -- From Redis 7 on, XCLAIM does not return a message that was deleted from the stream.
-    ours[#ours + 1] = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], '0', id, 'JUSTID')[1]
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, '1')[1]
+  if pending and pending[2] == ARGV[2] then
+    -- From Redis 7 on, this removes a message that was deleted from the stream from the pending list.
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], '0', id, 'JUSTID')
+    ours[#ours + 1] = id
+  elseif not pending and #redis.call('XRANGE', KEYS[1], id, id) == 0 then
+    ours[#ours + 1] = id
   end
 end
 return ours
