@@ -95,6 +95,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         # RabbitMQ's client closes a channel if a stream on it is cancelled while it opens. If a read from a Redis
         # stream is cancelled, a message that Redis has already sent is redelivered only after the stream's idle time.
         idle_ms = getattr(broker, "idle_timeout", None)
+        self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
         is_list = type(broker).listen.__qualname__ == "ListQueueBroker.listen"
         super().__init__(
             self._read_list if is_list else broker.listen,
@@ -104,11 +105,10 @@ class Holding(HoldingStream[_Message, Delivered]):
             log=_log,
             opens_within=1.0 if hasattr(broker, "_qos") else 0.0,
             answers_within=10.0 if is_list else 0.5 if hasattr(broker, "connection_pool") else 0.0,
-            tend_every=idle_ms / 4000 if isinstance(idle_ms, int) else _LONGEST_HOLD / 10,
+            tend_every=_LONGEST_HOLD / 10 if self._idle is None else self._idle / 4,
         )
         self._broker: Any = broker
         self._kept: dict[str, Delivered] = {}
-        self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
 
     def waiting_of(self, message: Delivered, task_id: str) -> Waiting:
         """Return the `Waiting` of *message*, with a separate id if another message with the same task id waits."""
@@ -150,17 +150,17 @@ class Holding(HoldingStream[_Message, Delivered]):
 
     async def _renew(self) -> None:
         """Renew the held messages of streams, so that no other worker claims them as idle."""
-        ids: dict[str, dict[bytes, Delivered]] = {}
+        streams: dict[str, list[Delivered]] = {}
         for message in self._kept.values():
             if message.stream and not message.acked:
-                ids.setdefault(message.stream, {})[message.entry_id] = message
-        for stream, those in ids.items():
-            entries = [*those]
-            for first in range(0, len(entries), _RENEWED_AT_ONCE):
-                part = entries[first : first + _RENEWED_AT_ONCE]
-                ours = await self._renew_entries(stream, part)
-                for entry_id in {*part}.difference(ours):
-                    self._remove(those[entry_id])
+                streams.setdefault(message.stream, []).append(message)
+        for stream, held in streams.items():
+            for first in range(0, len(held), _RENEWED_AT_ONCE):
+                part = held[first : first + _RENEWED_AT_ONCE]
+                ours = await self._renew_entries(stream, [message.entry_id for message in part])
+                for message in part:
+                    if message.entry_id not in ours:
+                        self._remove(message)
 
     def _remove(self, message: Delivered) -> None:
         if self._kept.get(message.task_id) is message:
@@ -252,14 +252,10 @@ class Holding(HoldingStream[_Message, Delivered]):
         broker = self._broker
         group, own, least = broker.consumer_group_name, broker.consumer_name, broker.idle_timeout
         await self._command("SET", self._alive_key(stream, own), "1", "PX", least)
+        size = broker.unacknowledged_batch_size
         for consumer in await self._dead_consumers(stream, least):
-            start = "-"
-            while True:
-                pending: list[Any] = await self._command(
-                    "XPENDING", stream, group, "IDLE", least, start, "+", broker.unacknowledged_batch_size, consumer
-                )
-                if not pending:
-                    break
+            pages = ("XPENDING", stream, group, "IDLE", least, "-", "+", size, consumer)
+            while pending := await self._command(*pages):
                 for entry_id, *_ in pending:
                     # Claim one by one: this worker would keep a message that is claimed but not yielded, because it
                     # lives. XCLAIM returns nothing for a message that another worker has claimed in the meantime.
@@ -267,7 +263,6 @@ class Holding(HoldingStream[_Message, Delivered]):
                         if entry is not None and entry[1] is not None:  # before 7.0: nil for a deleted entry
                             fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
                             yield AckableMessage(data=fields[b"data"], ack=broker._ack_generator(entry[0], stream))
-                start = "(" + pending[-1][0].decode()
 
     async def _command(self, *words: Any) -> Any:
         pool = self._broker.connection_pool

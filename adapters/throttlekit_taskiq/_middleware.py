@@ -14,10 +14,12 @@ from typing import Any, cast
 from taskiq import AckableMessage, AsyncBroker, NoResultError, TaskiqMessage, TaskiqMiddleware, TaskiqResult
 from taskiq.decor import AsyncTaskiqDecoratedTask
 from taskiq.kicker import AsyncKicker
+from taskiq.labels import LabelType
 from taskiq.receiver import Receiver
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import (
+    THROTTLE,
     Admitted,
     Deferred,
     Failed,
@@ -32,7 +34,7 @@ from throttlekit.adapter import (
     set_in_loop,
 )
 from throttlekit_taskiq._held import Delivered, Holding, check_broker
-from throttlekit_taskiq._options import Options, Request
+from throttlekit_taskiq._options import REQUEST, Options, Request
 
 __all__ = ["Throttle"]
 
@@ -40,7 +42,6 @@ _MANY = 100_000
 
 _log = logging.getLogger("throttlekit.taskiq")
 _DELIVERED: ContextVar[Delivered | None] = ContextVar("throttlekit_taskiq_delivered", default=None)
-_REQUEST: ContextVar[Request | None] = ContextVar("throttlekit_taskiq_asked", default=None)
 
 
 class _BodyDeferred(NoResultError):
@@ -102,7 +103,7 @@ class Throttle(TaskiqMiddleware):
         super().set_broker(broker)
         self._receiver: Receiver | None = None
         self._holding = Holding(broker, self.limiter, self._free, self._max_held)
-        self._options = Options(self.limiter, self._rules, broker, _current_admission)
+        self._options = Options(self.limiter, self._rules, broker)
         self._throttling = Throttling(self.limiter, self._options, rules=self._rules, log=_log, noun="Task")
         declare: Callable[..., Any] = broker.decorator_class
 
@@ -126,13 +127,17 @@ class Throttle(TaskiqMiddleware):
             formatter.loads = partial(_note_delivery, formatter.loads)
 
     def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
-        self._options.check_sent(message)
+        if (message.labels_types or {}).get(THROTTLE) == LabelType.ANY:
+            raise ConfigurationError(
+                f"task {message.task_name!r}: its broker has no Throttle, or got it as late as its `startup()`, so "
+                "throttle= was written into the message as text: add the middleware before the task is declared"
+            )
         return message
 
     async def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
         delivered = _DELIVERED.get()
         request = Request(message, delivered)
-        _REQUEST.set(request)
+        REQUEST.set(request)
         callback = cast("asyncio.Task[Any]", asyncio.current_task())
         if delivered is not None:
             callback.add_done_callback(lambda _: self._holding.waker.report_free())
@@ -155,14 +160,6 @@ class Throttle(TaskiqMiddleware):
             _prevent_retry(message, outcome.error)
         return message
 
-    async def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
-        # A broker in memory may run a task within the sender's asyncio task, which continues, so `_finish` may be
-        # called much later. If a dependency has failed, the body did not run: return the units now.
-        request = _REQUEST.get()
-        admitted = None if request is None or request.delivered is not None else request.admitted
-        if admitted is not None and (cancel := admitted.cancel()) is not None:
-            await self.limiter.threads.run_to_end(cancel)
-
     def _finish(self, request: Request, waits: Waiting, _: object) -> None:
         """End the callback. If no body has run, for example after another middleware's error, return the units."""
         if request.admitted is not None and (cancel := request.admitted.cancel()) is not None:
@@ -172,19 +169,24 @@ class Throttle(TaskiqMiddleware):
 
     def _free(self) -> int:
         """Return the number of tasks that the worker can start now."""
-        places = None if self._receiver is None else self._receiver.sem
+        places = getattr(self._receiver, "sem", None)
         return _MANY if places is None else places._value
 
     async def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
-        request = _REQUEST.get()
-        if not isinstance(exception, _BodyDeferred) or request is None:
+        request = REQUEST.get()
+        if request is None or request.admitted is None:
             return
         if request.delivered is not None:
-            await self._holding.keep(request.delivered)
-        else:  # a broker in memory
+            if isinstance(exception, _BodyDeferred):
+                await self._holding.keep(request.delivered)
+        elif isinstance(exception, _BodyDeferred):
             await request.woken.wait()
             kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, dict(message.labels))
             await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
+        elif (cancel := request.admitted.cancel()) is not None:
+            # A dependency has failed, so the body did not run. A broker in memory may run a task within the sender's
+            # asyncio task, which continues, so `_finish` may be called much later: return the units now.
+            await self.limiter.threads.run_to_end(cancel)
 
     def _listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
         self._check_pool()
@@ -203,10 +205,6 @@ class Throttle(TaskiqMiddleware):
     def _declare_all(self) -> None:
         for task in self.broker.get_all_tasks().values():
             self._options.declare(task)
-
-
-def _current_admission() -> Admitted | None:
-    return None if (request := _REQUEST.get()) is None else request.admitted
 
 
 def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:

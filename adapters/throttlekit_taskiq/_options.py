@@ -6,19 +6,19 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from taskiq import AsyncBroker, TaskiqMessage
 from taskiq.decor import AsyncTaskiqDecoratedTask
 from taskiq.kicker import AsyncKicker
-from taskiq.labels import LabelType
 
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
 from throttlekit.adapter import OPTIONS, THROTTLE, Admitted, JobOptions, WaitRules, check_spelling, watched
 from throttlekit_taskiq._held import Delivered
 
-__all__ = ["Options", "Request"]
+__all__ = ["REQUEST", "Options", "Request"]
 
 _GIVEN = "__throttlekit__"
 """The attribute of a watched function that holds its task's name, the declared options, and the original function."""
@@ -42,17 +42,15 @@ class Request:
     admitted: Admitted | None = None
 
 
+REQUEST: ContextVar[Request | None] = ContextVar("throttlekit_taskiq_request", default=None)
+"""The request for the message of the running callback."""
+
+
 class Options:
     """Reads the options of tasks and messages, as the `Host` of `throttlekit.adapter.Throttling`."""
 
-    def __init__(
-        self,
-        limiter: Limiter,
-        rules: WaitRules,
-        broker: AsyncBroker,
-        admitted: Callable[[], Admitted | None],
-    ) -> None:
-        self._limiter, self._rules, self._broker, self._admitted = limiter, rules, broker, admitted
+    def __init__(self, limiter: Limiter, rules: WaitRules, broker: AsyncBroker) -> None:
+        self._limiter, self._rules, self._broker = limiter, rules, broker
         self._of_task: dict[str, tuple[JobOptions, Callable[..., Any]]] = {}
 
     def declare(self, task: _Task) -> None:
@@ -66,7 +64,7 @@ class Options:
         check_spelling(f"task {name!r}", task.labels)
         if getattr(body, _GIVEN, ("",))[0] != name:
             given = {option: task.labels.pop(option) for option in OPTIONS if option in task.labels}
-            task.original_func = watched(body, self._admitted)
+            task.original_func = watched(body, _current_admission)
             setattr(task.original_func, _GIVEN, (name, given, body))
         elif name in self._of_task:
             return
@@ -93,19 +91,6 @@ class Options:
         # Without None, which taskiq would send as the text "None".
         return {**{name: value for name, value in labels.items() if name not in OPTIONS or value is not None}, **travel}
 
-    def check_sent(self, message: TaskiqMessage) -> None:
-        """
-        Check that the limits of *message*, if it has any, were dumped by value.
-
-        Raises:
-            ConfigurationError: *message* has limits, but taskiq has converted the objects to text.
-        """
-        if (message.labels_types or {}).get(THROTTLE) == LabelType.ANY:
-            raise ConfigurationError(
-                f"task {message.task_name!r}: its broker has no Throttle, or got it as late as its `startup()`, so "
-                "throttle= was written into the message as text: add the middleware before the task is declared"
-            )
-
     def of_task(self, name: str) -> tuple[JobOptions, Callable[..., Any]]:
         """Return the declared options of the task *name*, and its function."""
         if name not in self._of_task:
@@ -131,6 +116,10 @@ class Options:
 
     def delivery(self, message: Request, max_wait: float | None) -> Delivery:
         return self._rules.delivery(Delivery(), max_wait)
+
+
+def _current_admission() -> Admitted | None:
+    return None if (request := REQUEST.get()) is None else request.admitted
 
 
 class _Kicker(AsyncKicker[Any, Any]):
