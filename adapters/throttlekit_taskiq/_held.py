@@ -62,13 +62,14 @@ class Delivered(bytes):
         stream, entry_id: The stream and the id of the message's entry. Both are empty if the broker has no streams.
         task_id: The id on waitlists. "" if it is not set yet.
         kept: Whether this process holds the message, so that the end of its callback must not acknowledge it.
+        has_copy: Whether the stream has delivered the same entry again.
     """
 
     confirm: Callable[[], Awaitable[None] | None] | None = None
     since = 0.0
     stream = task_id = ""
     entry_id = b""
-    kept = acked = False
+    kept = acked = has_copy = False
 
     def copy_for_callback(self) -> Delivered:
         """Return a copy for a new callback, so that the denied callback cannot acknowledge the message."""
@@ -78,9 +79,10 @@ class Delivered(bytes):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection to RabbitMQ is lost. RabbitMQ redelivers the message: do not acknowledge this one."""
+        """Whether the broker delivers the message again, so that this one must not run, be put back or acknowledged."""
+        # RabbitMQ delivers it again after a lost connection.
         channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
-        return bool(getattr(channel, "is_closed", False))
+        return self.has_copy or bool(getattr(channel, "is_closed", False))
 
     async def ack(self) -> None:
         if not self.kept and not self.acked and self.confirm is not None:
@@ -112,11 +114,12 @@ class Holding(HoldingStream[_Message, Delivered]):
 
     def waiting_of(self, message: Delivered, task_id: str) -> Waiting:
         """Return the `Waiting` of *message*, with a separate id if another message with the same task id waits."""
-        other = self._kept.get(task_id)
-        # A stream may deliver the same entry again.
-        is_copy = other is not None and bool(message.stream) and message.entry_id == other.entry_id
-        is_other = other is not None and not other.is_lost and not is_copy
-        message.task_id = message.task_id or (f"{task_id}:{uuid4().hex}" if is_other else task_id)
+        if not message.task_id:
+            other = self._kept.get(task_id)
+            if other is not None and other.stream and other.entry_id == message.entry_id:
+                other.has_copy = True
+            is_other = other is not None and not other.is_lost
+            message.task_id = f"{task_id}:{uuid4().hex}" if is_other else task_id
         return Waiting(self.waker, message, message.task_id)
 
     async def keep(self, denied: Delivered) -> None:
@@ -276,8 +279,10 @@ class Holding(HoldingStream[_Message, Delivered]):
     async def is_ours(self, message: Delivered) -> bool:
         if message.acked:
             return True  # its body has begun before, so the broker no longer has it
-        if message.is_lost or self._idle is None or not message.stream or self._held_for(message) < self._idle / 20:
-            return not message.is_lost
+        if message.is_lost:
+            return False
+        if self._idle is None or not message.stream or self._held_for(message) < self._idle / 20:
+            return True
         return message.entry_id in await self._renew_entries(message.stream, [message.entry_id])
 
     async def _renew_entries(self, stream: str, ids: Sequence[bytes]) -> list[bytes]:

@@ -93,7 +93,12 @@ class Throttle(TaskiqMiddleware):
         self._max_held, self._rules = max_held, WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
-        """Return the limits in the declaration of the task *name*."""
+        """
+        Return the limits in the declaration of the task *name*.
+
+        Raises:
+            ConfigurationError: The broker has no such task.
+        """
         return self._options.of_task(name)[0].limits
 
     def set_broker(self, broker: AsyncBroker) -> None:

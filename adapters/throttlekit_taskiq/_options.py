@@ -92,10 +92,16 @@ class Options:
         return {**{name: value for name, value in labels.items() if name not in OPTIONS or value is not None}, **travel}
 
     def of_task(self, name: str) -> tuple[JobOptions, Callable[..., Any]]:
-        """Return the declared options of the task *name*, and its function."""
+        """
+        Return the declared options of the task *name*, and its function.
+
+        Raises:
+            ConfigurationError: The broker has no such task.
+        """
         if name not in self._of_task:
             task = self._broker.find_task(name)
-            assert task is not None, name  # noqa: S101 - the receiver has just found it
+            if task is None:
+                raise ConfigurationError(f"the broker has no task {name!r}")
             self.declare(task)
         return self._of_task[name]
 

@@ -98,6 +98,44 @@ def test_an_option_of_none_is_not_sent(limiter: Limiter) -> None:
     assert {name for name in sent["labels"] if name.startswith(("throttle_", "color"))} == {"color"}
 
 
+def test_the_limits_of_an_unknown_task_are_an_error(limiter: Limiter) -> None:
+    """`limits_of` returns the limits of a declared task, and names a task that does not exist."""
+    broker, limit = _Broker(), TokenBucket("own", "1/s")
+    broker.add_middlewares(throttle := Throttle(limiter))
+    broker.task("job", throttle=[limit])(_nothing)
+    assert throttle.limits_of("job") == (limit,)
+    with pytest.raises(ConfigurationError, match="no task 'unknown'"):
+        throttle.limits_of("unknown")
+
+
+def test_an_entry_that_its_stream_delivers_again_replaces_the_first_one(limiter: Limiter) -> None:
+    """
+    The first delivery waits here, and is not put back: the second one waits in its place. Another entry with the same
+    task id waits beside it.
+    """
+
+    async def run() -> list[str]:
+        broker: Any = _Broker()
+        broker.idle_timeout = 60_000
+        holding = Holding(broker, limiter, lambda: 10, 10)
+        task, made = broker.task("job")(_nothing), list[Delivered]()
+        for entry in (b"1-0", b"1-0", b"2-0"):
+            message = Delivered(broker.formatter.dumps(task.kicker()._prepare_message()).message)
+            message.confirm, message.stream, message.entry_id = broker.startup, "tasks", entry
+            holding.waiting_of(message, "same")
+            await holding.keep(message)
+            made.append(message)
+        for message in made:
+            await holding.put_back(message)
+        assert [each["task_name"] for each in broker.sent] == ["job", "job"]
+        assert not await holding.is_ours(made[0])
+        return [message.task_id for message in made]
+
+    first, second, third = asyncio.run(run())
+    assert (first, second) == ("same", "same")
+    assert third.startswith("same:")
+
+
 def test_a_message_that_was_acknowledged_before_its_body_is_this_workers(limiter: Limiter) -> None:
     """A task that waits again after a 429 runs, and is not acknowledged twice, although no broker has it."""
     confirmed: list[int] = []
