@@ -152,6 +152,8 @@ class Throttle(TaskiqMiddleware):
             waits = Waiting(self.limiter.waker, wake)
         while isinstance(outcome := await self._throttling.admit_async(request, waits), Deferred):
             if delivered is not None:
+                if self._receiver is not None and self._receiver.max_tasks_to_execute:
+                    self._receiver.max_tasks_to_execute += 1  # it counts fetched tasks, and this one did not run
                 await self._holding.keep(delivered)
                 raise asyncio.CancelledError  # ends the callback, which runs, stores and acknowledges nothing
             await request.woken.wait()

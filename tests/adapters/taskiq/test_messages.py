@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from taskiq import InMemoryBroker, TaskiqDepends
+from taskiq import AsyncBroker, InMemoryBroker, TaskiqDepends
 from taskiq.api import run_receiver_task
 from taskiq.receiver import Receiver
 
@@ -261,7 +261,7 @@ def test_a_task_whose_event_loop_was_closed_waits_no_more(limiter: Limiter, capl
     assert "could not be started" not in caplog.text
 
 
-class _Queue(InMemoryBroker):
+class _Queue(AsyncBroker):
     """A broker whose receiver reads sent messages from a queue."""
 
     def __init__(self) -> None:
@@ -335,6 +335,32 @@ def test_tasks_wait_after_the_receiver_has_failed_and_listens_again(limiter: Lim
     asyncio.run(main())
     assert ran == [0, 1]
     assert broker.sent == 4
+
+
+def test_a_denied_task_does_not_count_as_executed(limiter: Limiter) -> None:
+    """A worker with `--max-tasks-per-child 3` ends after three tasks have run, whatever their denials."""
+    broker, ran, limit = _Queue(), list[int](), TokenBucket("paused", "1000/s")
+    broker.add_middlewares(throttle := Throttle(limiter))
+    broker.is_worker_process = True
+
+    @broker.task("limited", throttle=[limit])
+    async def limited(number: int) -> None:
+        ran.append(number)
+
+    async def main() -> None:
+        await broker.startup()
+        receiver = Receiver(broker, max_async_tasks=3, max_tasks_to_execute=3, run_startup=False)
+        receiving = asyncio.ensure_future(receiver.listen(asyncio.Event()))
+        for count in range(1, 4):
+            await limited.kiq(count)
+            waker = throttle._holding.waker
+            await asyncio.to_thread(wait_until, lambda: len(waker) == count, description="it waits")  # noqa: B023
+        limiter.resume(limit)
+        await asyncio.wait_for(receiving, 60)
+
+    limiter.pause(limit, 600)
+    asyncio.run(main())
+    assert sorted(ran) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("form", ["loop", "thread"])
