@@ -183,24 +183,19 @@ class Throttle(TaskiqMiddleware):
         request = REQUEST.get()
         if request is None or request.admitted is None:
             return
-        if request.delivered is not None:
-            if isinstance(exception, _BodyDeferred):
-                await self._holding.keep(request.delivered)
-        elif isinstance(exception, _BodyDeferred):
+        if (cancel := request.admitted.cancel()) is not None:
+            # A dependency has failed, so the body did not run. Return the units now: a broker in memory may run a task
+            # within the sender's asyncio task, which continues, so `_finish` may be called much later.
+            await self.limiter.threads.run_to_end(cancel)
+        elif isinstance(exception, _BodyDeferred) and request.delivered is not None:
+            await self._holding.keep(request.delivered)
+        elif isinstance(exception, _BodyDeferred):  # a broker in memory
             await request.woken.wait()
             kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, dict(message.labels))
             await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
-        elif (cancel := request.admitted.cancel()) is not None:
-            # A dependency has failed, so the body did not run. A broker in memory may run a task within the sender's
-            # asyncio task, which continues, so `_finish` may be called much later: return the units now.
-            await self.limiter.threads.run_to_end(cancel)
 
     def _listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
-        self._check_pool()
-        return self._holding.listen()
-
-    def _check_pool(self) -> None:
-        """Find taskiq's receiver, which taskiq passes to no hook, and check that it has no pool of processes."""
+        # Find the receiver, which taskiq passes to no hook.
         found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Receiver)]
         self._receiver = next((each for each in found if each.broker is self.broker), None)
         if self._receiver is not None and self._receiver.is_process_pool:
@@ -208,6 +203,7 @@ class Throttle(TaskiqMiddleware):
                 "Throttle does not work with a pool of processes, where limits would not apply: start the worker "
                 "without --use-process-pool, or use a broker without Throttle for the tasks that need it"
             )
+        return self._holding.listen()
 
     def _declare_all(self) -> None:
         for task in self.broker.get_all_tasks().values():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from taskiq import AsyncBroker, TaskiqMessage
 from taskiq.decor import AsyncTaskiqDecoratedTask
@@ -22,7 +22,6 @@ __all__ = ["REQUEST", "Options", "Request"]
 
 _GIVEN = "__throttlekit__"
 """The attribute of a watched function that holds its task's name, the declared options, and the original function."""
-_Task: TypeAlias = "AsyncTaskiqDecoratedTask[Any, Any]"
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ class Options:
         self._limiter, self._rules, self._broker = limiter, rules, broker
         self._of_task: dict[str, tuple[JobOptions, Callable[..., Any]]] = {}
 
-    def declare(self, task: _Task) -> None:
+    def declare(self, task: AsyncTaskiqDecoratedTask[Any, Any]) -> None:
         """
         Read the options of *task* once, and remove them from its labels, which taskiq would send as text.
 
@@ -84,8 +83,7 @@ class Options:
         """
         options, function = self._of_task[name]
         check_spelling(f"a message of task {name!r}", labels)
-        job = Job(name=name, args=args, kwargs=kwargs, function=function)
-        travel = options.travelling(_read_carried(labels), job)
+        travel = options.travelling(_read_carried(labels), Job(name=name, args=args, kwargs=kwargs, function=function))
         if THROTTLE in travel:
             travel[THROTTLE] = json.dumps(travel[THROTTLE])
         # Without None, which taskiq would send as the text "None".

@@ -99,9 +99,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
     async def tend(self) -> None:
         """Do periodic work for waiting messages, such as renewing their claims. Errors are logged."""
 
-    def needs_another_stream(self, held: int, streams: int) -> bool:
-        """Whether the broker sends no more through *streams* streams while *held* messages are unacknowledged."""
-        return False
+    def on_fetch(self, held: int) -> None:
+        """Called before messages are fetched, while *held* messages are unacknowledged."""
 
     def more_streams(self) -> Sequence[AsyncGenerator[_R, None]]:
         """Return further streams to read from the start, besides the broker's own."""
@@ -118,8 +117,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         if self._loop is not None:  # the worker listens again after an error, and its first waker is closed
             self.waker = self._make_waker()
         self._loop, self.is_open = asyncio.get_running_loop(), True
-        self._add_stream()
-        self._streams.update(dict.fromkeys(self.more_streams()))
+        self._streams = dict.fromkeys([self._open_stream(), *self.more_streams()])
+        self._opened_at = self._loop.time()
         tending = asyncio.ensure_future(self._tend())
         try:
             while True:
@@ -149,10 +148,6 @@ class HoldingStream(ABC, Generic[_R, _T]):
             except Exception as error:
                 self._log.warning("The waiting messages could not be renewed in the broker: %r", error)
 
-    def _add_stream(self) -> None:
-        self._streams[self._open_stream()] = None
-        self._opened_at = asyncio.get_running_loop().time()
-
     def _take_arrived(self) -> _R | None:
         for stream, reading in self._streams.items():
             if reading is not None and reading.done():
@@ -164,8 +159,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         held = len(self.waker) + len(self._woken)
         if held >= self._most:
             return
-        if self.needs_another_stream(held, len(self._streams)):
-            self._add_stream()
+        self.on_fetch(held)
         for stream, reading in self._streams.items():
             if reading is None:
                 reading = self._streams[stream] = asyncio.ensure_future(anext(stream))
