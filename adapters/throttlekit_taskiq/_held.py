@@ -223,22 +223,23 @@ class Holding(HoldingStream[_Message, Delivered]):
                 else:
                     yield AckableMessage(data=arrived.body, ack=arrived.ack)
         finally:
-            if not self._broker.read_channel.is_closed:
+            if self._consumers and not self._broker.read_channel.is_closed:
                 await self._fit_consumers(0, fewest=0)
 
     async def _fit_consumers(self, held: int, fewest: int = 1) -> None:
         """Open or cancel consumers for *held* messages. Each queue keeps at least *fewest*, once it has them."""
         queues, window = self._broker._task_queues, self._broker._qos
         while len(self._consumers) * window < held * len(queues):
+            self.opened_at = asyncio.get_running_loop().time()
             for queue in queues:
                 declared = await self._broker.read_channel.declare_queue(queue.name, passive=True)
                 self._consumers.append(
                     (declared, await declared.consume(self._arrived.put, **queue.consumer_arguments))
                 )
         # Keep up to twice as many as needed, so that they are not opened again at once.
-        while len(self._consumers) > len(queues) * max(fewest, 2 * held // window):
-            declared, tag = self._consumers.pop()
-            await declared.cancel(tag)
+        kept = len(queues) * max(fewest, 2 * held // window)
+        surplus, self._consumers = self._consumers[kept:], self._consumers[:kept]
+        await asyncio.gather(*(declared.cancel(tag) for declared, tag in surplus))
 
     async def _read_abandoned(self, idle: float) -> AsyncGenerator[_Message, None]:
         """

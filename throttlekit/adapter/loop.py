@@ -45,6 +45,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
         tend_every: Seconds between two calls of `tend`.
         answers_within: The seconds for which a pending read continues after the worker was stopped. Some brokers lose
             or delay a message that is in transit when the read is cancelled.
+
+    Attributes:
+        opened_at: The time when a stream began to open, by the loop's clock. An adapter that opens more on the same
+            channel sets it.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         self._woken: deque[tuple[str, _T]] = deque()
         self._bell: asyncio.Future[None] | None = None
         self._putting_back: set[asyncio.Task[None]] = set()
-        self._opened_at = 0.0
+        self.opened_at = 0.0
         self._is_away = False
 
     @abstractmethod
@@ -118,7 +122,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
             self.waker = self._make_waker()
         self._loop, self.is_open = asyncio.get_running_loop(), True
         self._streams = dict.fromkeys([self._open_stream(), *self.more_streams()])
-        self._opened_at = self._loop.time()
+        self.opened_at = self._loop.time()
         tending = asyncio.ensure_future(self._tend())
         try:
             while True:
@@ -169,7 +173,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """Return the waiting messages as the worker stops, so that other workers get them at once."""
         self.is_open = False
         # A stream that is cancelled while it opens may close the shared channel, and lose every acknowledgement.
-        await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
+        await asyncio.sleep(self.opened_at + self._opens_within - asyncio.get_running_loop().time())
         held = await asyncio.to_thread(self.waker.close)
         # Only now, because the waker may have woken some until it closed.
         held[:0] = [message for _, message in self._woken]

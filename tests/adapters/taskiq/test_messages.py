@@ -322,9 +322,11 @@ def test_tasks_wait_after_the_receiver_has_failed_and_listens_again(limiter: Lim
             await job.kiq(number)
         receiving = asyncio.ensure_future(run_receiver_task(broker, max_async_tasks=3))
         await until(lambda: len(throttle._holding.waker) == 2, "both tasks wait")
+        first = throttle._receiver
         broker.breaks.set()
         await until(lambda: broker.sent >= 4, "both tasks were put back")
         await until(lambda: len(throttle._holding.waker) == 2, "both tasks wait again")
+        assert throttle._receiver not in (None, first)
         limiter.resume(limit)
         await until(lambda: len(ran) == 2, "both tasks have run")
         receiving.cancel()
