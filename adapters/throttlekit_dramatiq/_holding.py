@@ -112,10 +112,9 @@ class Deferral:
 
 @dataclass(eq=False, slots=True)
 class _Source:
-    """The consumer thread of a throttled queue. *prefetch* is the number of messages that Dramatiq fetches ahead."""
+    """The consumer thread of a throttled queue, and the messages that it holds, by id."""
 
     thread: Any
-    prefetch: int
     held: dict[str, Item] = field(default_factory=dict[str, Item])
     window: Window = field(default_factory=Window)
     checked_at: float = 0.0
@@ -137,25 +136,16 @@ class _Opener:
 
 
 class Holding:
-    """Counts the busy threads of a worker, and holds its denied messages."""
+    """Counts the busy threads of a *worker*, and holds its denied messages."""
 
-    def __init__(self, limiter: Limiter) -> None:
-        self._limiter = limiter
-        self._worker: Any = None
+    def __init__(self, limiter: Limiter, worker: Any) -> None:
+        self._worker = worker
         self._busy: set[int] = set()  # ids of the message objects that threads work on
         self._sources: dict[str, _Source] = {}
         self._returned: list[Item] = []
         self._stopping = False
         self._lock = threading.Lock()
-        self.waker: Waker[Item]
-
-    def boot(self, worker: Any) -> None:
-        """Prepare for *worker*, which is about to start."""
-        self._worker, self._stopping = worker, False
-        self._busy.clear()
-        self._sources.clear()
-        self._returned.clear()
-        self.waker = self._limiter.make_waker(self._free, self._start, give_back=self._give_back)
+        self.waker: Waker[Item] = limiter.make_waker(self._free, self._start, give_back=self._give_back)
 
     def stop(self) -> None:
         """Stop waking messages, because the worker stops. Its consumers return the held messages to the broker."""
@@ -164,7 +154,7 @@ class Holding:
 
     def adopt(self, thread: Any) -> None:
         """Prepare to hold the messages of *thread*, the booting consumer thread of a throttled queue."""
-        source = self._sources[thread.queue_name] = _Source(thread, thread.prefetch)
+        source = self._sources[thread.queue_name] = _Source(thread)
         thread.worker_timeout = min(thread.worker_timeout, _POLL_MS)
         thread.broker = _Opener(thread.broker, partial(self._prepare, source))
         thread.handle_message = partial(_handle_message, thread, thread.handle_message)
@@ -184,11 +174,10 @@ class Holding:
 
     def item(self, message: Any) -> Item:
         """Create the item to hold if *message* is denied, with a new proxy: another thread may start it at once."""
-        fresh: Any = object.__new__(message.__class__)
-        fresh.__dict__.update(message.__dict__)
         thread, source = self._worker.consumers.get(message.queue_name), self._sources.get(message.queue_name)
         since: float = message.__dict__.setdefault("_throttlekit_since", time.monotonic())
-        fresh.__dict__["_throttlekit_since"] = since
+        fresh: Any = object.__new__(message.__class__)
+        fresh.__dict__.update(message.__dict__)
         with self._lock:
             other = None if source is None else source.held.get(message.message_id)
             if other is not None:
@@ -259,7 +248,7 @@ class Holding:
     def _prepare(self, source: _Source, consumer: Any) -> None:
         """Prepare a new consumer: the first consumer, or its replacement after a lost connection."""
         thread, before = source.thread, source.thread.consumer
-        source.window = window_of(consumer, thread.queue_name, source.prefetch, thread.worker_timeout)
+        source.window = window_of(consumer, thread)
         with self._lock:
             held = list(source.held.values())
         if source.window.redelivers:

@@ -80,15 +80,11 @@ def end_interrupting(broker: Broker, throttle: Middleware, message: Any) -> None
             middleware.after_process_message(broker, message)  # type: ignore[no-untyped-call]
 
 
-class _WithoutDeferrals(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        denied = record.msg == "Message %s was skipped." and record.args and hasattr(record.args[0], DEFERRAL)  # type: ignore[index]
-        return not denied
-
-
-_FILTER = _WithoutDeferrals()
-
-
 def drop_skip_warnings() -> None:
     """Drop the warning that Dramatiq logs for each denied message. Throttlekit logs one summary per limit instead."""
-    logging.getLogger("dramatiq.worker.WorkerThread").addFilter(_FILTER)
+    logging.getLogger("dramatiq.worker.WorkerThread").addFilter(_is_no_deferral)
+
+
+def _is_no_deferral(record: logging.LogRecord) -> bool:
+    skipped: Any = record.args[0] if record.msg == "Message %s was skipped." and record.args else None  # type: ignore[index]
+    return not hasattr(skipped, DEFERRAL)

@@ -10,14 +10,12 @@ from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, NamedTuple, NoReturn
 
-from dramatiq import Actor, Broker
+from dramatiq import Actor
 from dramatiq.middleware import Middleware, MiddlewareError, SkipMessage
 
 from throttlekit import ConfigurationError, Limit, Limiter, RateLimited
 from throttlekit.adapter import (
-    MAX_WAIT,
-    ON_429,
-    THROTTLE,
+    OPTIONS,
     Deferred,
     Dropped,
     Failed,
@@ -124,28 +122,23 @@ class Throttle(Middleware):
         on_waited_too_long: OnWaitedTooLong = "fail",
         own_limits: bool = True,
     ) -> None:
-        check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
+        self.limiter = check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
         rules = WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
         own_limits = boolean_in("own_limits", own_limits)
         self._options = Options(limiter, throttle, on_429, rules, own_limits=own_limits)
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")
         self._queues: set[str] = set()
-        self._holding = Holding(limiter)
+        self._holding: Holding  # that of the latest worker
         self._here = _Here()
         self._worker: Any = None
 
     @property
-    def limiter(self) -> Limiter:
-        """The limiter that decides."""
-        return self._throttling.limiter
-
-    @property
     def actor_options(self) -> set[str]:
-        return {THROTTLE, ON_429, MAX_WAIT}
+        return {*OPTIONS}
 
     # Declaration
 
-    def before_declare_actor(self, broker: Broker, actor: Actor[..., Any]) -> None:
+    def before_declare_actor(self, broker: Any, actor: Actor[..., Any]) -> None:
         try:
             options = self._options.declare(actor)
         except Exception as error:
@@ -181,7 +174,7 @@ class Throttle(Middleware):
 
         actor.fn = body
 
-    def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
+    def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
         """Replace the limits in the options of *message* with plain data, including their keys and costs."""
         try:
             self._options.write(broker, message)
@@ -192,51 +185,49 @@ class Throttle(Middleware):
 
     # Boot
 
-    def before_worker_boot(self, broker: Broker, worker: Any) -> None:
+    def before_worker_boot(self, broker: Any, worker: Any) -> None:
         self._check_boot(broker)
         self._throttling.warn_in_memory()
         take_position(broker, self)
         drop_skip_warnings()
         self._worker, self._options.broker = worker, broker
         self._options.age_limit = age_limit_before(broker, self)
-        self._holding.boot(worker)
+        self._holding = Holding(self.limiter, worker)
 
-    def before_worker_shutdown(self, broker: Broker, worker: Any) -> None:
+    def before_worker_shutdown(self, broker: Any, worker: Any) -> None:
         self._holding.stop()
 
-    def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
+    def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
         self._worker = None
 
-    def _check_boot(self, broker: Broker) -> None:
-        fault = ""
+    def _check_boot(self, broker: Any) -> None:
         if self._worker is not None:
             fault = (
                 "this Throttle already has a running worker: use one Worker per process, and a Throttle for each broker"
             )
-        elif sum(isinstance(middleware, Throttle) for middleware in broker.middleware) > 1:
-            fault = "two Throttle middlewares on one broker would charge each message twice: remove one"
-        if fault:
             raise as_middleware_error(ConfigurationError(fault))
-        actors: dict[str, Any] = _untyped(broker).actors
-        for name, actor in actors.items():
-            if not self._options.knows(name):  # declared before this middleware was added
+        if sum(isinstance(middleware, Throttle) for middleware in broker.middleware) > 1:
+            fault = "two Throttle middlewares on one broker would charge each message twice: remove one"
+            raise as_middleware_error(ConfigurationError(fault))
+        for name, actor in broker.actors.items():
+            if name not in self._options.of_actor:  # declared before this middleware was added
                 self.before_declare_actor(broker, actor)
 
-    def after_worker_thread_boot(self, broker: Broker, thread: Any) -> None:
+    def after_worker_thread_boot(self, broker: Any, thread: Any) -> None:
         self._here.in_worker = True
 
-    def after_consumer_thread_boot(self, broker: Broker, thread: Any) -> None:
+    def after_consumer_thread_boot(self, broker: Any, thread: Any) -> None:
         self._here.in_worker = True
         if thread.queue_name in self._queues:
             self._holding.adopt(thread)
 
-    def before_consumer_thread_shutdown(self, broker: Broker, thread: Any) -> None:
+    def before_consumer_thread_shutdown(self, broker: Any, thread: Any) -> None:
         if thread.queue_name in self._queues:
             self._holding.retire(thread)
 
     # From the check of the limits to the end of a message
 
-    def before_process_message(self, broker: Broker, message: Any) -> None:
+    def before_process_message(self, broker: Any, message: Any) -> None:
         try:
             item = self._holding.item(message)
             outcome = self._throttling.admit(message, Waiting(self._holding.waker, item))
@@ -250,18 +241,18 @@ class Throttle(Middleware):
             raise as_middleware_error(error) from error  # Dramatiq would log any other error, and run the body
 
     def after_process_message(
-        self, broker: Broker, message: Any, *, result: Any = None, exception: BaseException | None = None
+        self, broker: Any, message: Any, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
         message.__dict__.pop(DEFERRAL, None)  # the message was not skipped
         self._finish(message, exception)
 
-    def after_skip_message(self, broker: Broker, message: Any) -> None:
+    def after_skip_message(self, broker: Any, message: Any) -> None:
         self._finish(message)
 
-    def before_nack(self, broker: Broker, message: Any) -> None:
+    def before_nack(self, broker: Any, message: Any) -> None:
         self._finish(message)
 
-    def before_ack(self, broker: Broker, message: Any) -> None:
+    def before_ack(self, broker: Any, message: Any) -> None:
         """Enqueue the copy of a denied message before the original is acknowledged, so that the job is never lost."""
         marks = message.__dict__  # `getattr` of a message without the attribute is slower
         if _GRANT in marks:
@@ -272,13 +263,15 @@ class Throttle(Middleware):
         try:
             if not deferral.item.is_ours:
                 return
-            _untyped(broker).enqueue(deferral.copy, delay=deferral.delay_ms)
+            broker.enqueue(deferral.copy, delay=deferral.delay_ms)
         except Exception as error:
             reason = f"a denied message could not be put back: {error!r}"
             raise DeferFailed(reason) from error  # type: ignore[no-untyped-call]
         deferral.sent = True
 
-    def _follow(self, broker: Broker, message: Any, outcome: Outcome, item: Item) -> None:
+    def _follow(self, broker: Any, message: Any, outcome: Outcome, item: Item) -> None:
+        if not isinstance(outcome, Run) and _GRANT not in message.__dict__:
+            count_in_prometheus(broker, self, message)
         match outcome:
             case Run():
                 self._holding.take(message)
@@ -291,12 +284,11 @@ class Throttle(Middleware):
                 if not self._holding.hold(item):
                     delay = min(max(outcome.delay, _LEAST_DELAY), _LONGEST_DELAY)
                     deferral = Deferral(item, message.copy(), round(delay * 1000))
-                self._skip(broker, message, deferral)
+                _skip(message, deferral)
             case Dropped():
-                self._count(broker, message)
                 raise SkipMessage(f"dropped: {outcome.reason}")
             case Failed():
-                self._fail(broker, message, outcome.error)
+                _fail(message, outcome.error)
 
     def _finish(self, message: Any, error: BaseException | None = None) -> None:
         """End *message*, whose body has ended or will not begin. May be called several times, in its thread."""
@@ -319,26 +311,17 @@ class Throttle(Middleware):
         if not isinstance(outcome, Run):
             self._follow(broker, message, outcome, grant.item)
 
-    def _skip(self, broker: Broker, message: Any, deferral: Deferral) -> NoReturn:
-        setattr(message, DEFERRAL, deferral)
-        # Without this option, Results would store None, and a reader would stop waiting. The held item lacks it.
-        message._message = message._message.copy(options={"store_results": False})
-        self._count(broker, message)
-        raise SkipMessage("deferred by throttlekit")
 
-    def _fail(self, broker: Broker, message: Any, error: Exception) -> NoReturn:
-        _log.error("Message %s for %s fails: %s", message.message_id, message.actor_name, error)
-        # A retry cannot help.
-        message.options["throws"] = AnyError()
-        message.fail()
-        self._count(broker, message)
-        raise as_middleware_error(error)
-
-    def _count(self, broker: Broker, message: Any) -> None:
-        if not hasattr(message, _GRANT):
-            count_in_prometheus(broker, self, message)
+def _skip(message: Any, deferral: Deferral) -> NoReturn:
+    setattr(message, DEFERRAL, deferral)
+    # Without this option, Results would store None, and a reader would stop waiting. The held item lacks it.
+    message._message = message._message.copy(options={"store_results": False})
+    raise SkipMessage("deferred by throttlekit")
 
 
-def _untyped(host: Any) -> Any:
-    """Return *host* as Any: Dramatiq's annotations omit type parameters, which strict type checkers reject."""
-    return host
+def _fail(message: Any, error: Exception) -> NoReturn:
+    _log.error("Message %s for %s fails: %s", message.message_id, message.actor_name, error)
+    # A retry cannot help.
+    message.options["throws"] = AnyError()
+    message.fail()
+    raise as_middleware_error(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -15,17 +15,11 @@ from throttlekit import ConfigurationError, Delivery, Job, Limit, Limiter
 from throttlekit.adapter import (
     MAX_WAIT,
     ON_429,
+    OPTIONS,
     THROTTLE,
     JobOptions,
     WaitRules,
-    check_on_429,
-    dump_limits,
-    is_dumped,
-    load_limits,
     misspelt,
-    name_of,
-    read_limits,
-    seconds_in,
 )
 
 __all__ = ["Options"]
@@ -42,6 +36,7 @@ class Options:
         own_limits: Whether messages may carry their own options.
 
     Attributes:
+        of_actor: The options of each declared actor, by its name.
         broker: The broker of the worker, set when the worker boots. A body may send messages to other brokers.
         age_limit: The middleware that ends messages past their `max_age`, set when a worker boots, or None.
 
@@ -60,15 +55,10 @@ class Options:
     ) -> None:
         self.broker: Any = None
         self.age_limit: Any = None
-        self._limiter = limiter
-        self._own_limits = own_limits
+        self._limiter, self._own_limits = limiter, own_limits
         self._delivery = lru_cache(256)(partial(rules.delivery, Delivery()))  # by the longest wait of a message
         self._default = JobOptions.read(throttle, on_429=on_429, limiter=limiter)
-        self._of_actor: dict[str, JobOptions] = {}
-
-    def knows(self, name: str) -> bool:
-        """Return whether the actor called *name* was declared."""
-        return name in self._of_actor
+        self.of_actor: dict[str, JobOptions] = {}
 
     def declare(self, actor: Any) -> JobOptions:
         """
@@ -85,7 +75,7 @@ class Options:
             limiter=self._limiter,
             function=_function(actor.fn),
         )
-        self._of_actor[actor.actor_name] = options
+        self.of_actor[actor.actor_name] = options
         return options
 
     def write(self, broker: Any, message: Any) -> None:
@@ -98,21 +88,13 @@ class Options:
         Raises:
             ConfigurationError: An option can never work.
         """
-        options = message.options
-        for name, meant in misspelt(options).items():
+        given: dict[str, Any] = message.options
+        for name, meant in misspelt(given).items():
             _warn_misspelt(message.actor_name, name, meant)
-        if not self._own_limits:
-            _check_carries_none(options)
-        if options.get(MAX_WAIT) is not None:
-            options[MAX_WAIT] = seconds_in(MAX_WAIT, options[MAX_WAIT])
-        fresh = read_limits(options[THROTTLE]) if THROTTLE in options and not is_dumped(options[THROTTLE]) else None
-        on_429 = options.get(ON_429)
-        if on_429 is not None and not isinstance(on_429, dict):
-            # Check the name only here: a message in the queue must not fail because its limits were renamed.
-            check_on_429(on_429, self.options(message).limits if fresh is None else fresh)
-            options[ON_429] = {"name": name_of(on_429)}
-        if fresh is not None:
-            options[THROTTLE] = dump_limits(fresh, _job(broker, message))
+        if not given.keys().isdisjoint(OPTIONS):
+            self._check_own_limits(given)
+            own = self.of_actor.get(message.actor_name, self._default)
+            given.update(own.travelling(given, _job(broker, message)))
 
     def options(self, message: Any) -> JobOptions:
         """
@@ -121,18 +103,11 @@ class Options:
         Raises:
             ConfigurationError: *message* has options that throttlekit did not write, or that messages must not carry.
         """
-        given: dict[str, Any] = message.options
-        if not self._own_limits:
-            _check_carries_none(given)
-        own = self._of_actor.get(message.actor_name, self._default)
-        if THROTTLE in given:
-            own = replace(own, limits=load_limits(given[THROTTLE]))
-        if MAX_WAIT in given:
-            own = replace(own, max_wait=None if given[MAX_WAIT] is None else seconds_in(MAX_WAIT, given[MAX_WAIT]))
-        if isinstance(named := given.get(ON_429), dict):
-            name: Any = named.get("name")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            own = replace(own, on_429=name if isinstance(name, str) else None)
-        return own
+        own, given = self.of_actor.get(message.actor_name, self._default), message.options
+        if given.keys().isdisjoint(OPTIONS):
+            return own
+        self._check_own_limits(given)
+        return own.with_message(given)
 
     def job(self, message: Any) -> Job:
         """Return the `Job` that limits read."""
@@ -154,14 +129,12 @@ class Options:
             return delivery
         return replace(delivery, expires_in=(message.message_timestamp + max_age - current_millis()) / 1000)
 
-
-def _check_carries_none(given: Mapping[str, Any]) -> None:
-    carried = [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
-    if carried:
-        raise ConfigurationError(
-            f"the message carries its own {', '.join(carried)}, but Throttle(own_limits=False) allows only those of "
-            "actors"
-        )
+    def _check_own_limits(self, given: Iterable[str]) -> None:
+        if not self._own_limits:
+            carried = ", ".join(name for name in OPTIONS if name in given)
+            raise ConfigurationError(
+                f"the message carries its own {carried}, but Throttle(own_limits=False) allows only those of actors"
+            )
 
 
 @lru_cache(256)

@@ -61,13 +61,13 @@ class Window:
         """
 
 
-def window_of(consumer: Any, queue: str, prefetch: int, timeout_ms: int) -> Window:
-    """Return the window of a new consumer."""
+def window_of(consumer: Any, thread: Any) -> Window:
+    """Return the window of a new consumer of a consumer thread."""
     if hasattr(consumer, "known_tags"):
-        return _RabbitWindow(consumer, queue, prefetch, timeout_ms)
+        return _RabbitWindow(consumer, thread)
     if hasattr(consumer, "prefetch_semaphore"):
-        return _StubWindow(consumer, prefetch)
-    return _RedisWindow(consumer, queue, prefetch) if hasattr(consumer, "queued_message_ids") else Window()
+        return _StubWindow(consumer, thread)
+    return _RedisWindow(consumer, thread) if hasattr(consumer, "queued_message_ids") else Window()
 
 
 class _RedisWindow(Window):
@@ -78,10 +78,10 @@ class _RedisWindow(Window):
     worker empties it if this process has sent no heartbeat for a minute.
     """
 
-    def __init__(self, consumer: Any, queue: str, prefetch: int) -> None:
+    def __init__(self, consumer: Any, thread: Any) -> None:
         broker = consumer.broker
-        self._consumer, self._prefetch = consumer, prefetch
-        self._fetched = f"{broker.namespace}:__acks__.{broker.broker_id}.{queue}"
+        self._consumer, self._prefetch = consumer, thread.prefetch
+        self._fetched = f"{broker.namespace}:__acks__.{broker.broker_id}.{thread.queue_name}"
         self._can_check: bool | None = None
         dramatiq_redis: Any = import_module("dramatiq.brokers.redis")
         self._client_error: type[Exception] = dramatiq_redis.redis.RedisError
@@ -108,8 +108,9 @@ class _RedisWindow(Window):
 
 
 class _StubWindow(Window):
-    def __init__(self, consumer: Any, prefetch: int) -> None:
-        self._slots, self._prefetch, self._size = consumer.prefetch_semaphore, prefetch, prefetch
+    def __init__(self, consumer: Any, thread: Any) -> None:
+        self._slots, self._prefetch = consumer.prefetch_semaphore, thread.prefetch
+        self._size = self._prefetch
 
     def fit(self, held: int) -> None:
         while self._size < self._prefetch + held:
@@ -132,9 +133,9 @@ class _RabbitWindow(Window):
     longest = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes, and the body takes time too
     redelivers = True
 
-    def __init__(self, consumer: Any, queue: str, prefetch: int, timeout_ms: int) -> None:
+    def __init__(self, consumer: Any, thread: Any) -> None:
         self._connection, self._channel = consumer.connection, consumer.channel
-        self._queue, self._prefetch, self._timeout = queue, prefetch, timeout_ms / 1000
+        self._queue, self._prefetch, self._timeout = thread.queue_name, thread.prefetch, thread.worker_timeout / 1000
         self._sizes: dict[str, int] = {}  # prefetch counts of the consumers, by their tags
         self._arrived: deque[tuple[Any, Any, bytes]] = deque()
         self._looped_at = 0.0

@@ -185,8 +185,7 @@ def test_messages_held_on_a_lost_connection_run_once(rabbit: Site, error: str, m
 
 def adopt(thread: Any) -> Holding:
     """Return the holder of the messages of a consumer thread that is not started."""
-    holding = Holding(Limiter())
-    holding.boot(SimpleNamespace(worker_threads=1, consumers={thread.queue_name: thread}))
+    holding = Holding(Limiter(), SimpleNamespace(worker_threads=1, consumers={thread.queue_name: thread}))
     holding.adopt(thread)
     return holding
 

@@ -265,7 +265,7 @@ def test_no_json_value_causes_an_unexpected_error(garbage: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"throttle": []}, {"throttle_max_wait": 0}, {"throttle_on_429": {"name": "partner"}}], ids=repr
+    "options", [{"throttle": []}, {"throttle_max_wait": 0}, {"throttle_on_429": "partner"}], ids=repr
 )
 def test_own_limits_can_be_forbidden(stub: Site, options: dict[str, Any]) -> None:
     """
