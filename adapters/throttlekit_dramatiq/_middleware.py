@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from dramatiq import Actor
 from dramatiq.middleware import Middleware, MiddlewareError, SkipMessage
 
-from throttlekit import ConfigurationError, Limit, Limiter, RateLimited
+from throttlekit import ConfigurationError, Decision, Limit, Limiter, RateLimited
 from throttlekit.adapter import (
     OPTIONS,
     Deferred,
@@ -56,9 +56,10 @@ _GRANT = "_throttlekit_grant"
 
 
 class _Grant(NamedTuple):
-    """An admitted message, and the item to hold if its body raises `RateLimited`."""
+    """An admitted message, with the decision of *run*, and the item to hold if its body raises `RateLimited`."""
 
     run: Run
+    decision: Decision
     item: Item
 
 
@@ -231,10 +232,7 @@ class Throttle(Middleware):
         try:
             item = self._holding.item(message)
             outcome = self._throttling.admit(message, Waiting(self._holding.waker, item))
-            if isinstance(outcome, Run) and outcome.decision is None:
-                self._holding.take(message)
-            else:
-                self._follow(broker, message, outcome, item)
+            self._follow(broker, message, outcome, item)
         except MiddlewareError:
             raise
         except Exception as error:
@@ -275,10 +273,11 @@ class Throttle(Middleware):
         match outcome:
             case Run():
                 self._holding.take(message)
-                setattr(message, _GRANT, _Grant(outcome, item))
-                self._here.message = message
-                if outcome.decision is not None and outcome.decision.allowed:
-                    begin(self.limiter, outcome.decision, outcome.job)
+                if outcome.decision is not None:
+                    setattr(message, _GRANT, _Grant(outcome, outcome.decision, item))
+                    self._here.message = message
+                    if outcome.decision.allowed:
+                        begin(self.limiter, outcome.decision, outcome.job)
             case Deferred():
                 deferral = Deferral(item)
                 if not self._holding.hold(item):
@@ -294,9 +293,9 @@ class Throttle(Middleware):
         """End *message*, whose body has ended or will not begin. May be called several times, in its thread."""
         grant: _Grant | None = message.__dict__.pop(_GRANT, None)
         if grant is not None:
-            if self._here.message is not None and grant.run.decision is not None:
+            if self._here.message is not None:
                 self._here.message = None
-                self.limiter.cancel(grant.run.decision)  # another middleware has stopped the message before its body
+                self.limiter.cancel(grant.decision)  # another middleware has stopped the message before its body
             end(error)
         self._holding.give_back(message)
 
