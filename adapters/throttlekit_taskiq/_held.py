@@ -205,7 +205,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         return [] if self._idle is None else [self._read_abandoned(self._idle)]
 
     def on_fetch(self, held: int) -> None:
-        if getattr(self._broker, "_qos", 0):
+        if getattr(self._broker, "_qos", 0) and (held or self._consumers):
             self._arrived.put_nowait(held)
 
     async def _read_further(self) -> AsyncGenerator[_Message, None]:
