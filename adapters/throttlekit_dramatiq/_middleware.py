@@ -242,10 +242,10 @@ class Throttle(Middleware):
         self, broker: Any, message: Any, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
         message.__dict__.pop(DEFERRAL, None)  # the message was not skipped
-        self._finish(message, exception)
+        self._finish(message, exception, is_stopped=isinstance(exception, MiddlewareError))
 
     def after_skip_message(self, broker: Any, message: Any) -> None:
-        self._finish(message)
+        self._finish(message, is_stopped=True)
 
     def before_nack(self, broker: Any, message: Any) -> None:
         self._finish(message)
@@ -289,13 +289,19 @@ class Throttle(Middleware):
             case Failed():
                 _fail(message, outcome.error)
 
-    def _finish(self, message: Any, error: BaseException | None = None) -> None:
-        """End *message*, whose body has ended or will not begin. May be called several times, in its thread."""
+    def _finish(self, message: Any, error: BaseException | None = None, *, is_stopped: bool = False) -> None:
+        """
+        End *message*, whose body has ended or will not begin. May be called several times, in its thread.
+
+        *is_stopped* says that a middleware or the body has raised SkipMessage or another MiddlewareError. Only then can
+        the body not have begun: the function of an actor that was replaced after its declaration tells nothing.
+        """
         grant: _Grant | None = message.__dict__.pop(_GRANT, None)
         if grant is not None:
-            if self._here.message is not None:
-                self._here.message = None
-                self.limiter.cancel(grant.decision)  # another middleware has stopped the message before its body
+            has_begun = self._here.message is None
+            self._here.message = None
+            if is_stopped and not has_begun:
+                self.limiter.cancel(grant.decision)
             end(error)
         self._holding.give_back(message)
 

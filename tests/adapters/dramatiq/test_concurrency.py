@@ -77,6 +77,23 @@ def test_a_slot_is_held_while_the_body_runs_and_free_after_a_skip(site: Site, li
     assert site.ran == [(1, True)]
 
 
+def test_a_body_that_was_replaced_after_its_declaration_is_charged(site: Site) -> None:
+    """Throttle does not see how such a body begins. It runs, so its unit is not refunded when it ends."""
+    limiter = Limiter()
+    site.broker.add_middleware(Throttle(limiter))
+
+    @site.actor(throttle=HOURLY, max_retries=0)
+    def job() -> None:
+        raise AssertionError("replaced")
+
+    job.fn = lambda: site.ran.append(1)
+    job.send()
+    with site.working() as worker:
+        site.until_ran(1)
+        wait_until(lambda: worker.broker and site.idle(worker), description="the message is done")
+    assert limiter.peek(HOURLY).remaining == 0
+
+
 def test_a_body_that_exceeds_its_time_limit_returns_its_slot(stub: Site, limiter: Limiter) -> None:
     """The body is interrupted in its thread. The slot is free, and the message fails as without throttlekit."""
     stub.broker.add_middleware(Throttle(limiter))
