@@ -105,6 +105,12 @@ def test_the_head_is_one_line_that_names_the_store(busy: str) -> None:
         assert (" UTC" in head, "processes: " in head) == (width >= 80, width >= 80)
 
 
+def test_the_row_of_a_limit_with_keys_covers_all_keys(busy: str) -> None:
+    """The note below the table does not say "sum": the longest wait of a limit's own row is not a sum."""
+    lines = lines_at(busy, 100)
+    assert "Only the most pressing keys are shown; a limit's own row covers all its keys." in lines
+
+
 @pytest.mark.parametrize("updates", [1, 2, 20])
 def test_no_title_is_cut_after_any_number_of_updates(busy: str, updates: int) -> None:
     """No column's title is cut, also when it is wider than the first few measurements."""

@@ -184,7 +184,8 @@ def test_an_incomplete_search_is_reported(limiter: Limiter, waker: Waker[str], s
     client.delete(*KEYS)
     found = look_up(store, "0-2", max_names=0)
     assert found == Found(found.now, searched_all=False)
-    assert "on no waitlist among the first" in describe(job_state("0-2", found, show_keys=False))[0]
+    summary, _ = describe(job_state("0-2", found, show_keys=False))
+    assert "on no waitlist among the names of this store that were searched" in summary
     summary, facts = describe(job_state("x", look_up(store, "x"), show_keys=False))
     assert "on no waitlist of this store" in summary
     assert "in another store" in dict(facts)["or"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 
-from throttlekit.fleet.waiting_job import MAX_NAMES, look_up
+from throttlekit.fleet.waiting_job import look_up
 from throttlekit_cli.formatting import format_duration, format_time, printable
 from throttlekit_cli.state import JobState, job_state, to_data
 from throttlekit_cli.store import open_store
@@ -35,9 +35,8 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
 def describe(job: JobState) -> tuple[str, list[tuple[str, str]]]:
     """Return the explanation for people: the text that follows "Job X", and facts, each with its name."""
     now = job.now
-    where = "it is on no waitlist " + (
-        "of this store" if job.searched_all else f"among the first {MAX_NAMES:,} names of this store"
-    )
+    searched = "of this store" if job.searched_all else "among the names of this store that were searched"
+    where = f"it is on no waitlist {searched}"
     if job.state == "unknown":
         return f"is not known: {where}, and no worker has reported it.", _POSSIBLE
     times = {1: "once", 2: "twice"}.get(job.deferrals or 0, f"{job.deferrals} times")

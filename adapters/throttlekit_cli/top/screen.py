@@ -187,7 +187,7 @@ def _pages(blocks: Sequence[list[Text]], size: int | None) -> list[list[Text]]:
 
 def _foot(rows: Sequence[Row]) -> Iterator[str]:
     if any(row.limit is None for row in rows):
-        yield "Only the most pressing keys are shown; a limit's own row is the sum of all."
+        yield "Only the most pressing keys are shown; a limit's own row covers all its keys."
     if any(row.limit and row.limit.has_digests for row in rows):
         yield (
             "Keys and tenants are shown as digests like #02925d1b. To see their names, use --show-keys, or "
