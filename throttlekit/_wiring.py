@@ -73,6 +73,7 @@ class Wired:
         plugins: Sequence[object],
         stores: Mapping[str, str | Store] | None = None,
     ) -> None:
+        self._plugins = plugins
         hooks = plugin_manager(plugins)
         if client is NO_CLIENT:
             made = store_from(store, hooks)

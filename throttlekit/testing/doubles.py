@@ -136,7 +136,8 @@ def in_memory(
 @contextmanager
 def _replace_store(limiter: Limiter | None, store: MemoryStore) -> Generator[Seen, None, None]:
     seen = Seen()
-    other = Limiter(store, plugins=[seen])
+    own = () if limiter is None else limiter._plugins  # pyright: ignore[reportPrivateUsage]
+    other = Limiter(store, plugins=[*(each for each in own if not isinstance(each, Seen)), seen])
     if isinstance(store, _FixedStore):
         wiring_of(other).stores.in_process = store
     seen.limiter = other if limiter is None else limiter

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit.hookspecs import hookimpl
 from throttlekit.testing import FakeClock, allowing, denying, in_memory
 
 LIMIT = TokenBucket("partner", "1/s", burst=1)
@@ -63,6 +64,23 @@ def test_the_limiter_is_restored_afterwards() -> None:
         clock.advance(1)
         assert limiter.acquire(LIMIT)
         assert [event.decision.allowed for event in outer.decisions] == [True, False, True]
+
+
+class KeyPlugin:
+    """A plugin that sets the key of each job."""
+
+    @hookimpl
+    def throttlekit_key(self, job: Job, limit: Any) -> str:
+        return "from-plugin"
+
+
+def test_plugins_of_the_limiter_are_called() -> None:
+    """Keys and limits that a plugin adds are the same in a test as in production, also in a block within a block."""
+    limit = TokenBucket("keyed", "1/s", burst=1, key="{account}")
+    limiter = Limiter(NOWHERE, plugins=[KeyPlugin()])
+    with in_memory(limiter) as outer, in_memory(limiter):
+        assert limiter.acquire(limit, job=JOB).key == "from-plugin"
+    outer.assert_not_asked()
 
 
 def test_the_clock_also_moves_limits_of_scope_process() -> None:
