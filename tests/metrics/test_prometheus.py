@@ -279,6 +279,7 @@ def test_rules_of_live_control_are_counted(redis_url: str) -> None:
     assert found["paused_until_timestamp_seconds{limit=wide}"] > time.time() - 60
     assert found["decisions_total{limit=partner,outcome=allowed,reason=allowed}"] == 2
     assert found["decisions_total{limit=partner,outcome=shadow,reason=exhausted}"] == 1
+    assert found["units_total{limit=partner}"] == 1, "the job that the limit would have denied is not charged"
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,8 @@ class CountingPlugin(ABC):
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
         decision = event.decision
-        if decision.reason == "allowed" and len(event.limits) == 1:
+        charged = decision.charged
+        if decision.reason == "allowed" and len(event.limits) == len(charged) == 1 and charged[0].bucket:
             tallies = self._tallies
             counter = tallies.fast.get(id(decision.limit))
             if counter is not None:
@@ -279,7 +280,8 @@ class CountingPlugin(ABC):
                 tally.holders = use.units
                 tally.holder_updates += 1
         for charged in decision.charged:
-            self._tally(charged.limit).units += charged.cost
+            if charged.bucket:  # otherwise a limit in shadow mode would have denied, and charged nothing
+                self._tally(charged.limit).units += charged.cost
         alone = len(limits) == len(decision.charged) == 1 and not tally.has_slots and tally.limit is limit
         if alone and not self.export_at_once and id(limit) not in tallies.fast:
             if len(tallies.fast) >= self._max_limits:
