@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from throttlekit._engine.call import Call, end_waiting
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
+from throttlekit._util.log_limiter import Every
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter.options import name_of
 from throttlekit.adapter.outcome import Run
@@ -20,6 +22,9 @@ from throttlekit.hookspecs import RateLimitReceived
 from throttlekit.limiter import Limiter
 
 __all__ = ["deny_after_429", "pause", "wait_again"]
+
+_log = logging.getLogger("throttlekit")
+_unknown_limit = Every()
 
 _MOMENT = 0.1
 """The shortest delay, in seconds, of a job that got a 429, even if the response has a shorter one."""
@@ -55,6 +60,12 @@ def pause(limiter: Limiter, run: Run, error: RateLimited) -> bool:
     """
     claims = limiter.claims(Call(run.limits, run.job))
     named = _claims_named(claims, error.limit)
+    if error.limit is not None and not named and _unknown_limit.due():
+        _log.warning(
+            "RateLimited names limit %r, which job %s does not have: other limits of the job are paused.",
+            name_of(error.limit),
+            run.job.id,
+        )
     meant = named or _claims_named(claims, run.on_429) or _rates(claims)
     slots = [] if named else [each for each in claims if isinstance(each.limit, Concurrency) and each not in meant]
     try:

@@ -27,6 +27,7 @@ from throttlekit._core.answer import Answer
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.waitlist import Waitlist
 from throttlekit._engine.pipeline import History
+from throttlekit._util.log_limiter import Every
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import Run, check_on_429, name_of
 from throttlekit.adapter.body import running
@@ -126,6 +127,20 @@ def test_named_limit_or_all_rates_are_paused(limiter: Limiter, named: Any, on_42
     decision = refuse(limiter, RateLimited(30, limit=named), limits, on_429=on_429)
     assert not decision.allowed
     assert paused(limiter) == expected
+
+
+def test_unknown_name_is_logged(
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that no limit of the job has is probably misspelt. A warning says so, because other limits are paused."""
+    monkeypatch.setattr("throttlekit.adapter.rate_limited._unknown_limit", Every())
+    run_body(limiter, PARTNER)
+    for name in ("partner", "partnr"):
+        refuse(limiter, RateLimited(30, limit=name), [PARTNER])
+    warnings = [each.getMessage() for each in caplog.records if "RateLimited" in each.getMessage()]
+    assert warnings == [
+        "RateLimited names limit 'partnr', which job 7 does not have: other limits of the job are paused."
+    ]
 
 
 def test_adaptive_rate_slows_down_once_for_all_earlier_grants(
