@@ -9,13 +9,14 @@ from throttlekit import Limit
 from throttlekit.fleet.definitions import without_replaced
 from throttlekit.fleet.rules import Rule
 from throttlekit.fleet.snapshot import FleetStore, Known, look
-from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.formatting import format_limit, printable
 
 __all__ = ["compare_definitions", "declared_limits"]
 
 _OWN = "throttlekit-"
 """The prefix of the names of the doctor's own limits."""
+_ok, _, _warning, _ = findings_about("limits")
 
 
 def declared_limits() -> list[Limit]:
@@ -58,14 +59,12 @@ def compare_definitions(store: FleetStore, declared: Sequence[Limit]) -> Iterato
         meanwhile = (
             "the larger number of slots applies" if is_one_count else "each has a separate count, and the rates add up"
         )
-        yield Finding(
-            "warning",
-            "limits",
+        yield _warning(
             f"Limit {printable(limit.name)!r}: the code declares {_shown(limit)}, and workers use {shown}.",
             f"if this is not intended, correct the code; while both are deployed, {meanwhile}",
         )
     if same:
-        yield Finding("ok", "limits", f"{same} limits of the code equal those that workers use.")
+        yield _ok(f"{same} limits of the code equal those that workers use.")
 
 
 def _is_same(limit: Limit, known: Known, rules: Iterable[Rule]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from throttlekit import ConfigurationError, StoreUnavailable
 from throttlekit_cli.doctor.definitions import compare_definitions, declared_limits
-from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import import_target
 from throttlekit_cli.doctor.same_store import examine_reports
 from throttlekit_cli.doctor.store import examine_store
@@ -19,6 +19,7 @@ from throttlekit_cli.store import open_store
 __all__ = ["examine", "examine_installation"]
 
 _OWN, _NAME = "throttlekit-jobs", "throttlekit"
+_, _, _warning, _ = findings_about("install")
 
 
 def examine(url: str | None, named: Mapping[str, str | None], apps: Sequence[str] = ()) -> list[Finding]:
@@ -50,9 +51,7 @@ def examine_installation() -> Iterator[Finding]:
     """Check that no other distribution has a package named `throttlekit`, which would overwrite files of this one."""
     owners = metadata.packages_distributions().get(_NAME, ())
     for other in sorted({each.lower().replace("_", "-").replace(".", "-") for each in owners} - {_OWN}):
-        yield Finding(
-            "warning",
-            "install",
+        yield _warning(
             f"The distribution {other!r} installs a package named {_NAME!r} too. The one that was installed last has "
             "overwritten files of the other.",
             f"pip uninstall {other}, then pip install --force-reinstall {_OWN}",
