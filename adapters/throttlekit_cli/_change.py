@@ -1,12 +1,13 @@
-"""Code shared by the commands of live control: options, opening the store, and printing changes."""
+"""Code shared by the commands of live control: options, opening the store, and the command that makes a change."""
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -18,17 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOTHING_CHANGED",
-    "common_options",
+    "MakesChange",
+    "change_command",
     "for_option",
     "key_option",
-    "name_argument",
     "open_control",
-    "print_changes",
     "tier_option",
     "yes_option",
 ]
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_Parameter: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
+MakesChange: TypeAlias = "Callable[[Control], Sequence[Change]]"
+_Plan: TypeAlias = Callable[..., MakesChange]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 NOTHING_CHANGED = 1  # exit code
 _MAX_NAMES = 20
@@ -43,7 +45,14 @@ def _parse_duration(_: click.Context, parameter: click.Parameter, text: str | No
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9.]+)([smhd])", text))
 
 
-name_argument = click.argument("name", metavar="NAME")
+_name_argument = click.argument("name", metavar="NAME")
+_by_option = click.option(
+    "--by",
+    metavar="WHO",
+    envvar="THROTTLEKIT_BY",
+    show_envvar=True,
+    help="Your name, for the history.  [default: user@host]",
+)
 key_option = click.option("--key", metavar="KEY", help="Only this key, as the limit's template or callable returns it.")
 for_option = click.option(
     "--for", "duration", callback=_parse_duration, metavar="TIME", help="End automatically after 90s, 10m, 1h30m, 2d."
@@ -54,68 +63,71 @@ yes_option = click.option(
 )
 
 
-def common_options(command: _F) -> _F:
-    command = click.option(
-        "--by",
-        metavar="WHO",
-        envvar="THROTTLEKIT_BY",
-        show_envvar=True,
-        help="Your name, for the history.  [default: user@host]",
-    )(command)
-    return url_option()(command)
+def change_command(
+    short_help: str, *parameters: _Parameter, nothing: str = "", follow: bool = True, pattern: bool = False
+) -> Callable[[_Plan], click.Command]:
+    """
+    Make a command that changes a limit. The decorated function takes the limit's name and the values of *parameters*,
+    and returns a function that makes the change. Its name and its docstring are those of the command.
+
+    If the fleet has not used the limit, or its tier, in the last hour, a warning is printed. A command with
+    `yes_option` then changes nothing without it. If there are no changes, the exit code is `NOTHING_CHANGED`.
+
+    Args:
+        nothing: The text to print if there are no changes, with names of parameters in braces.
+        follow: Whether to print that workers apply the change within 2 seconds.
+        pattern: Whether the command takes a pattern of names, with "*", in place of a name.
+    """
+
+    def decorate(plan: _Plan) -> click.Command:
+        @functools.wraps(plan)
+        def run(name: str, url: str | None, by: str | None, yes: bool = True, **options: Any) -> None:
+            change, may_be_unknown = plan(name, **options), yes or options.get("unset", False)
+            with open_control(url, by) as control:
+                if not _is_known(control, name, options.get("tier"), pattern=pattern) and not may_be_unknown:
+                    raise CommandFailed(
+                        "nothing was changed. If the limit is deployed later, repeat the command with --yes. "
+                        f"Store: {_name_store(url)}"
+                    )
+                _print_changes(url, change(control), nothing.format(name=name, **options), follow=follow)
+
+        command: Callable[..., None] = run
+        own: list[_Parameter] = [_name_argument, *parameters, url_option(), _by_option]
+        for parameter in reversed(own):
+            command = parameter(command)
+        return click.command(plan.__name__.rstrip("_").replace("_", "-"), short_help=short_help)(command)
+
+    return decorate
 
 
 @contextmanager
-def open_control(
-    url: str | None,
-    by: str | None = None,
-    name: str | None = None,
-    *,
-    yes: bool = True,
-    tier: str | None = None,
-    pattern: bool = False,
-) -> Generator[Control, None, None]:
-    """
-    Open live control of the store at *url*.
-
-    Args:
-        name: The limit to change. If the fleet has not used it, or its *tier*, in the last hour, a warning is printed.
-        yes: Whether to continue after that warning.
-        pattern: Whether the command takes a pattern of names, with "*", in place of a name.
-    """
+def open_control(url: str | None, by: str | None = None) -> Generator[Control, None, None]:
+    """Open live control of the store at *url*."""
     if url is None:
         raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
     require(["redis"])
     from throttlekit import Control
-    from throttlekit_cli.store import name_store
 
     with store_errors(), Control(url, by=by) as control:
-        if name is not None and not _is_known(control, name, tier, pattern=pattern) and not yes:
-            raise CommandFailed(
-                "nothing was changed. If the limit is deployed later, repeat the command with --yes. "
-                f"Store: {name_store(url)}"
-            )
         yield control
 
 
-def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, follow: bool = True) -> None:
-    """
-    Print the changes and the store. If there are no changes, exit with `NOTHING_CHANGED`.
-
-    Args:
-        nothing: The text to print if there are no changes.
-        follow: Whether to print that workers apply the change within 2 seconds.
-    """
+def _print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, follow: bool) -> None:
     from throttlekit_cli.formatting import format_change
-    from throttlekit_cli.store import name_store
 
-    where = f"Store: {name_store(url)}."
+    where = f"Store: {_name_store(url)}."
     if not changes:
         click.echo(f"{nothing} {where}", err=True)
         sys.exit(NOTHING_CHANGED)
     for change in changes:
         click.echo(format_change(change))
     click.echo(f"{where} Running workers apply it within 2 seconds." if follow else where)
+
+
+def _name_store(url: str | None) -> str:
+    from throttlekit_cli.store import name_store
+
+    return name_store(url)
 
 
 def _is_known(control: Control, name: str, tier: str | None, *, pattern: bool) -> bool:

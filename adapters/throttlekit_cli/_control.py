@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import click
 
-from throttlekit_cli._change import (
-    common_options,
-    for_option,
-    key_option,
-    name_argument,
-    open_control,
-    print_changes,
-    tier_option,
-    yes_option,
-)
+from throttlekit_cli._change import MakesChange, change_command, for_option, key_option, tier_option, yes_option
 
 __all__ = [
     "COMMANDS",
@@ -30,13 +21,8 @@ __all__ = [
 ]
 
 
-@click.command(short_help="Stop all jobs of a limit, in the whole fleet.")
-@name_argument
-@key_option
-@for_option
-@yes_option
-@common_options
-def pause(name: str, key: str | None, duration: float | None, yes: bool, url: str | None, by: str | None) -> None:
+@change_command("Stop all jobs of a limit, in the whole fleet.", key_option, for_option, yes_option)
+def pause(name: str, key: str | None, duration: float | None) -> MakesChange:
     """
     Stop all jobs of the limit NAME, in the whole fleet: for every key, or for one key.
 
@@ -59,15 +45,11 @@ def pause(name: str, key: str | None, duration: float | None, yes: bool, url: st
       throttlekit pause partner-api --key 42 --by "ann, ticket 815"
       throttlekit pause partner-api
     """
-    with open_control(url, by, name, yes=yes) as control:
-        print_changes(url, control.pause(name, key=key, duration=duration), "")
+    return lambda control: control.pause(name, key=key, duration=duration)
 
 
-@click.command(short_help="End a pause.")
-@name_argument
-@key_option
-@common_options
-def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
+@change_command("End a pause.", key_option, nothing="{name} is not paused.")
+def resume(name: str, key: str | None) -> MakesChange:
     """
     End the pause of the limit NAME: for one key, or for all keys.
 
@@ -85,28 +67,18 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit resume partner-api
       throttlekit resume partner-api --key 42
     """
-    with open_control(url, by, name) as control:
-        print_changes(url, control.resume(name, key=key), f"{name} is not paused.")
+    return lambda control: control.resume(name, key=key)
 
 
-@click.command("set", short_help="Change the rate of a limit, in the whole fleet.")
-@name_argument
-@click.argument("rate", metavar="RATE")
-@click.option("--burst", type=int, metavar="N", help="The new burst.  [default: as declared]")
-@tier_option
-@for_option
-@yes_option
-@common_options
-def set_(
-    name: str,
-    rate: str,
-    burst: int | None,
-    tier: str | None,
-    duration: float | None,
-    yes: bool,
-    url: str,
-    by: str | None,
-) -> None:
+@change_command(
+    "Change the rate of a limit, in the whole fleet.",
+    click.argument("rate", metavar="RATE"),
+    click.option("--burst", type=int, metavar="N", help="The new burst.  [default: as declared]"),
+    tier_option,
+    for_option,
+    yes_option,
+)
+def set_(name: str, rate: str, burst: int | None, tier: str | None, duration: float | None) -> MakesChange:
     """
     Change the RATE of the limit NAME, in the whole fleet: 50/s, 300/minute, 5/10s. For a concurrency limit, RATE is
     the number of slots: 4.
@@ -131,15 +103,11 @@ def set_(
       throttlekit set reports-db 4
       throttlekit set partner-api 10/minute --tier free
     """
-    with open_control(url, by, name, yes=yes, tier=tier) as control:
-        print_changes(url, control.set(name, rate, burst=burst, tier=tier, duration=duration), "")
+    return lambda control: control.set(name, rate, burst=burst, tier=tier, duration=duration)
 
 
-@click.command(short_help="Restore the declared rate of a limit.")
-@name_argument
-@tier_option
-@common_options
-def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
+@change_command("Restore the declared rate of a limit.", tier_option, nothing="{name} already has its declared rate.")
+def unset(name: str, tier: str | None) -> MakesChange:
     """
     Restore the declared rate of the limit NAME.
 
@@ -153,16 +121,11 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
     Examples:
       throttlekit unset partner-api
     """
-    with open_control(url, by, name) as control:
-        print_changes(url, control.unset(name, tier=tier), f"{name} already has its declared rate.")
+    return lambda control: control.unset(name, tier=tier)
 
 
-@click.command(short_help="Shadow mode: a limit counts, but denies no job.")
-@name_argument
-@for_option
-@yes_option
-@common_options
-def shadow(name: str, duration: float | None, yes: bool, url: str | None, by: str | None) -> None:
+@change_command("Shadow mode: a limit counts, but denies no job.", for_option, yes_option)
+def shadow(name: str, duration: float | None) -> MakesChange:
     """
     Let the limit NAME count, but deny no job: to test a limit on live traffic first.
 
@@ -179,14 +142,11 @@ def shadow(name: str, duration: float | None, yes: bool, url: str | None, by: st
     Examples:
       throttlekit shadow partner-api --for 1h
     """
-    with open_control(url, by, name, yes=yes) as control:
-        print_changes(url, control.shadow(name, duration=duration), "")
+    return lambda control: control.shadow(name, duration=duration)
 
 
-@click.command(short_help="End shadow mode: a limit denies again.")
-@name_argument
-@common_options
-def enforce(name: str, url: str | None, by: str | None) -> None:
+@change_command("End shadow mode: a limit denies again.", nothing="{name} is not in shadow mode: it denies.")
+def enforce(name: str) -> MakesChange:
     """
     End shadow mode: the limit NAME denies again.
 
@@ -200,28 +160,19 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
     Examples:
       throttlekit enforce partner-api
     """
-    with open_control(url, by, name) as control:
-        print_changes(url, control.enforce(name), f"{name} is not in shadow mode: it denies.")
+    return lambda control: control.enforce(name)
 
 
-@click.command(short_help="Change the weight of a tenant of a shared limit.")
-@name_argument
-@click.argument("tenant", metavar="TENANT")
-@click.argument("weight", metavar="[WEIGHT]", type=float, required=False)
-@click.option("--unset", is_flag=True, help="Restore the weight that the limit's share= declares for the tenant.")
-@for_option
-@yes_option
-@common_options
-def weight(
-    name: str,
-    tenant: str,
-    weight: float | None,
-    unset: bool,
-    duration: float | None,
-    yes: bool,
-    url: str,
-    by: str | None,
-) -> None:
+@change_command(
+    "Change the weight of a tenant of a shared limit.",
+    click.argument("tenant", metavar="TENANT"),
+    click.argument("weight", metavar="[WEIGHT]", type=float, required=False),
+    click.option("--unset", is_flag=True, help="Restore the weight that the limit's share= declares for the tenant."),
+    for_option,
+    yes_option,
+    nothing="{name} already has its own weight for tenant {tenant}.",
+)
+def weight(name: str, tenant: str, weight: float | None, unset: bool, duration: float | None) -> MakesChange:
     """
     Change the WEIGHT of TENANT in the shared limit NAME: with 3, it gets three times as many units as a tenant of
     weight 1 while both have waiting jobs.
@@ -243,21 +194,19 @@ def weight(
     """
     if unset == (weight is not None):
         raise click.UsageError("name the new weight, as in `throttlekit weight NAME TENANT 3`, or --unset")
-    with open_control(url, by, name, yes=yes or unset) as control:
-        changes = control.weight(name, tenant, weight, duration=duration)
-        print_changes(url, changes, f"{name} already has its own weight for tenant {tenant}.")
+    return lambda control: control.weight(name, tenant, weight, duration=duration)
 
 
-@click.command(short_help="Reduce limits to a part of their rate, in the whole fleet.")
-@name_argument
-@click.argument("factor", metavar="[FACTOR]", type=float, required=False)
-@click.option("--unset", is_flag=True, help="Restore the full rate of the limits.")
-@for_option
-@yes_option
-@common_options
-def scale(
-    name: str, factor: float | None, unset: bool, duration: float | None, yes: bool, url: str, by: str | None
-) -> None:
+@change_command(
+    "Reduce limits to a part of their rate, in the whole fleet.",
+    click.argument("factor", metavar="[FACTOR]", type=float, required=False),
+    click.option("--unset", is_flag=True, help="Restore the full rate of the limits."),
+    for_option,
+    yes_option,
+    nothing="{name} is not scaled.",
+    pattern=True,
+)
+def scale(name: str, factor: float | None, unset: bool, duration: float | None) -> MakesChange:
     """
     Reduce the limit NAME to a part of its rate, in the whole fleet: with 0.5, to half of it. NAME may be a pattern for
     a group of limits: 'llm-*'. FACTOR is a number from 0.001 to 1, with at most three decimals.
@@ -283,15 +232,16 @@ def scale(
     """
     if unset == (factor is not None):
         raise click.UsageError("name the factor, as in `throttlekit scale NAME 0.5`, or --unset")
-    with open_control(url, by, None if unset and "*" in name else name, yes=yes or unset, pattern=True) as control:
-        print_changes(url, control.scale(name, factor, duration=duration), f"{name} is not scaled.")
+    return lambda control: control.scale(name, factor, duration=duration)
 
 
-@click.command(short_help="Delete the counts of a limit, as if it were unused.")
-@name_argument
-@key_option
-@common_options
-def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
+@change_command(
+    "Delete the counts of a limit, as if it were unused.",
+    key_option,
+    nothing="There are no counts for {name}.",
+    follow=False,
+)
+def reset(name: str, key: str | None) -> MakesChange:
     """
     Delete the counts of the limit NAME, for one key or for all keys: full buckets, empty waitlists, no held slots,
     no pause after a 429 response. Changes by `pause`, `set` and `shadow` are kept.
@@ -311,15 +261,11 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit reset partner-api
       throttlekit reset partner-api --key 42
     """
-    with open_control(url, by, name) as control:
-        print_changes(url, control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
+    return lambda control: control.reset(name, key=key)
 
 
-@click.command("clear-waitlist", short_help="Empty a waitlist, and keep the counts.")
-@name_argument
-@key_option
-@common_options
-def clear_waitlist(name: str, key: str | None, url: str | None, by: str | None) -> None:
+@change_command("Empty a waitlist, and keep the counts.", key_option, nothing="No job waits for {name}.", follow=False)
+def clear_waitlist(name: str, key: str | None) -> MakesChange:
     """
     Empty the waitlist of the limit NAME, for one key or for all keys. The counts are kept, so no burst follows. Pauses
     and changes by `set` and `shadow` are kept too.
@@ -339,8 +285,7 @@ def clear_waitlist(name: str, key: str | None, url: str | None, by: str | None) 
       throttlekit clear-waitlist partner-api
       throttlekit clear-waitlist partner-api --key 42
     """
-    with open_control(url, by, name) as control:
-        print_changes(url, control.clear_waitlist(name, key=key), f"No job waits for {name}.", follow=False)
+    return lambda control: control.clear_waitlist(name, key=key)
 
 
 COMMANDS = (pause, resume, set_, unset, shadow, enforce, weight, scale, reset, clear_waitlist)
