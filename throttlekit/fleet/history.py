@@ -10,8 +10,9 @@ Rule 3: a limit uses 69 kB, and at most 200 limits have a history. fleet_common.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import throttlekit_lua
 from throttlekit._core.storage_keys import fleet_name
@@ -33,10 +34,9 @@ _BEGUN = ((_MINUTES + _HOURS) * _BYTES, (_MINUTES + _HOURS) * _BYTES + 4)
 _WIDTHS = (16, 40, 28, 28, 28, 24, 8, 36, 24, 24)
 
 
-@dataclass(slots=True)
-class Moment:
+class Moment(NamedTuple):
     """
-    An addition to the history of a limit.
+    An addition to the history of a limit, or a stored record of it.
 
     Attributes:
         units: The granted units, with the corrections by `settle` so far.
@@ -45,7 +45,7 @@ class Moment:
         partner_429s: 429s from the partner that paused the limit.
         rate: The rate, as `reported_rate` returns it; 0 if not known.
         wait_ds: The longest wait of a job that requested units, in tenths of a second.
-        waiting: The number of waiting jobs that a reader saw; None if a process reports the addition.
+        waiting: The number of waiting jobs that a reader saw; None if only processes have reported.
     """
 
     units: int = 0
@@ -124,20 +124,7 @@ def report_history(added: Mapping[str, Moment], *, by_reader: bool = False) -> l
 
 
 def _report(added: Mapping[str, Moment], by_reader: bool) -> tuple[str | int, ...]:
-    rows = [
-        [
-            e.units,
-            e.granted,
-            e.arrived,
-            e.denied,
-            e.paused,
-            e.partner_429s,
-            e.rate,
-            e.wait_ds,
-            0 if e.waiting is None else e.waiting + 1,
-        ]
-        for e in added.values()
-    ]
+    rows = [[*each[:-1], 0 if each.waiting is None else each.waiting + 1] for each in added.values()]
     names = (*HISTORIES, *map(history_name, added))
     return ("EVAL", _SCRIPT, len(names), *names, as_text(rows), "0" if by_reader else "1")
 
@@ -161,13 +148,13 @@ def bars_of(store: SupportsCommands, ids: Sequence[str], now: float, of: Range) 
         store.commands([("GETRANGE", key, first, end - 1) for key in keys for first, end in (*parts, _BEGUN)])
     )
 
-    def records() -> tuple[dict[int, tuple[int, ...]], float]:
+    def records() -> tuple[dict[int, Moment], float]:
         """Return the records of the next key by number, and the time when its history begins, in seconds since 1970."""
         joined = b"".join(bytes(next(replies)).ljust(end - first, b"\0") for first, end in parts)
-        found = ((number, _fields(joined[at * _BYTES : (at + 1) * _BYTES])) for at, number in enumerate(numbers))
+        found = ((number, _parse(joined[at * _BYTES : (at + 1) * _BYTES])) for at, number in enumerate(numbers))
         begun = bytes(next(replies))
         return (
-            {number: fields[1:] for number, fields in found if fields[0] == number // ring},
+            {number: moment for number, (lap, moment) in found if lap == number // ring},
             int.from_bytes(begun, "big") * 60 if len(begun) == 4 else math.inf,
         )
 
@@ -191,30 +178,30 @@ def _pieces(numbers: range, ring: int) -> list[tuple[int, int]]:
     return [(first, ring), (0, first + len(numbers) - ring)]
 
 
-def _fields(record: bytes) -> tuple[int, ...]:
+def _parse(record: bytes) -> tuple[int, Moment]:
+    """Return the lap of the ring in which *record* was stored, and the record."""
     number, rest = int.from_bytes(record, "big"), 8 * _BYTES
-    return tuple(number >> (rest := rest - width) & (1 << width) - 1 for width in _WIDTHS)
+    lap, *counts, waiting = (number >> (rest := rest - width) & (1 << width) - 1 for width in _WIDTHS)
+    return lap, Moment._make([*counts, waiting - 1 if waiting else None])
 
 
-def _bar(at: int, records: Iterable[tuple[tuple[int, ...] | None, bool]]) -> Bar:
+def _bar(at: int, records: Sequence[tuple[Moment | None, bool]]) -> Bar:
     """Merge records into a bar. A record is None if nothing was recorded. Each comes with whether its time is known."""
-    records = list(records)
-    kept = [fields for fields, _ in records if fields is not None]
-    waiting = max((fields[8] for fields in kept), default=0)
+    kept = [moment for moment, _ in records if moment is not None]
+    waiting = max((each.waiting for each in kept if each.waiting is not None), default=None)
     if not any(known for _, known in records):
-        return Bar(at, waiting=waiting - 1 if waiting else None)
-    units, granted, arrived, denied, paused, partner_429s = (sum(fields[i] for fields in kept) for i in range(6))
-    rates = {fields[6] for fields in kept if fields[6]}
+        return Bar(at, waiting=waiting)
+    rates = {each.rate for each in kept if each.rate}
     (rate,) = rates if len(rates) == 1 else (CHANGED,)
     return Bar(
         at,
-        units,
-        granted,
-        arrived,
-        denied,
-        paused,
-        partner_429s,
-        None if rate == CHANGED else rate,
-        max((fields[7] for fields in kept), default=0) / 10,
-        waiting - 1 if waiting else None,
+        units=sum(each.units for each in kept),
+        granted=sum(each.granted for each in kept),
+        arrived=sum(each.arrived for each in kept),
+        denied=sum(each.denied for each in kept),
+        paused=sum(each.paused for each in kept),
+        partner_429s=sum(each.partner_429s for each in kept),
+        rate=None if rate == CHANGED else rate,
+        longest_wait=max((each.wait_ds for each in kept), default=0) / 10,
+        waiting=waiting,
     )
