@@ -11,7 +11,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
@@ -111,11 +112,29 @@ class Tally:
         self.limit: Limit | None = None
         self.export: Any = None
 
-    def decisions(self) -> Iterator[tuple[str, str, int]]:
-        """Yield outcome, reason and number for the export. The reason "in line" becomes in_line."""
+    def counters(self) -> Iterator[tuple[str, dict[str, str], int]]:
+        """Yield the name, the own labels and the value of each counter. The reason "in line" becomes in_line."""
         for outcome, counts in (("allowed", self.allowed), ("denied", self.denied), ("shadow", self.shadow)):
             for reason, count in counts.items():
-                yield outcome, reason.replace(" ", "_"), count
+                yield "decisions", {"outcome": outcome, "reason": reason.replace(" ", "_")}, count
+        yield "units", {}, self.units
+        for kind, units in self.settled.items():
+            yield "settled", {"kind": kind}, units
+        yield "downstream_429", {}, self.downstream_429  # also 0, so that an alert sees the increase to 1
+        if self.has_slots:
+            yield "leases_lost", {}, self.slots_lost
+
+    def gauges(self) -> Iterator[tuple[str, float]]:
+        """Yield the name and the value of each gauge."""
+        yield "waitlist_end", self.waitlist_end
+        yield "paused_until", self.paused_until
+        if self.limit is None:
+            return
+        if self.has_slots:
+            yield "slots", self.limit.amount
+            yield "holders", self.holders
+        else:
+            yield "rate", self.limit.amount * 1_000_000 / self.limit.period_us
 
     def define(self, limit: Limit) -> None:
         """Count for *limit* from now on."""
@@ -290,33 +309,32 @@ class CountingPlugin(ABC):
 
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
-        reason = event.decision.reason
-        with self._tallies.lock:
-            self._tally(event.decision.limit).shadow[reason] += 1
-        if self.export_at_once:
-            self.export([event.decision.limit])
+        with self._counting(event.decision.limit) as tally:
+            tally.shadow[event.decision.reason] += 1
 
     @hookimpl
     def throttlekit_settled(self, event: Settled) -> None:
         extra = event.actual - event.charged
-        with self._tallies.lock:
-            self._tally(event.limit).settled["extra" if extra > 0 else "returned"] += abs(extra)
-        if self.export_at_once:
-            self.export([event.limit])
+        with self._counting(event.limit) as tally:
+            tally.settled["extra" if extra > 0 else "returned"] += abs(extra)
 
     @hookimpl
     def throttlekit_rate_limited(self, event: RateLimitReceived) -> None:
-        with self._tallies.lock:
-            self._tally(event.limit).downstream_429 += 1
-        if self.export_at_once:
-            self.export([event.limit])
+        with self._counting(event.limit) as tally:
+            tally.downstream_429 += 1
 
     @hookimpl
     def throttlekit_slot_lost(self, event: SlotLost) -> None:
+        with self._counting(event.limit) as tally:
+            tally.slots_lost += 1
+
+    @contextmanager
+    def _counting(self, limit: Limit) -> Generator[Tally, None, None]:
+        """Yield the tally of *limit* for one count. Export it afterwards, if `export_at_once`."""
         with self._tallies.lock:
-            self._tally(event.limit).slots_lost += 1
+            yield self._tally(limit)
         if self.export_at_once:
-            self.export([event.limit])
+            self.export([limit])
 
     def observe(self, line: Tally | None, seconds: float, deferrals: int) -> None:
         """Store a wait for the limit of *line*. If *line* is None, store a response time of the store."""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit.errors import ConfigurationError
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 
 __all__ = ["OpenTelemetryMetrics"]
-
-_Numbers = Iterator[tuple[float, dict[str, str]]]
 
 
 class OpenTelemetryMetrics(CountingPlugin):
@@ -112,33 +109,48 @@ class OpenTelemetryMetrics(CountingPlugin):
 
     def _add_instruments(self, meter: Meter) -> None:
         """Create the instruments that read the tallies when metrics are collected."""
-        counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
-        counter("throttlekit.decisions", [self._reader(_decisions)], "{decision}", "Decisions, by limit and outcome.")
-        counter("throttlekit.units", [self._reader(_units)], "{unit}", "Units charged.")
-        counter("throttlekit.settled.units", [self._reader(_settled)], "{unit}", "Units that settle() corrected.")
-        counter("throttlekit.downstream.429", [self._reader(_429)], "{job}", "Jobs that received a 429.")
-        counter("throttlekit.leases.lost", [self._reader(_lost)], "{slot}", "Slots that a job lost while it ran.")
-        gauge(
-            "throttlekit.waitlist",
-            [self._reader(_waitlist)],
-            "s",
-            "Time until the last waiting job should be admitted.",
-        )
-        gauge("throttlekit.paused", [self._reader(_paused)], "s", "Time until the pause ends.")
-        gauge("throttlekit.holders", [self._reader(_holders)], "{slot}", "Slots that are held, in the whole fleet.")
-        gauge("throttlekit.limit.rate", [self._reader(_rate)], "{unit}/s", "The rate of the limit.")
-        gauge("throttlekit.limit.slots", [self._reader(_slots)], "{slot}", "The slots of the concurrency limit.")
 
-    def _reader(self, numbers: Callable[[Tally], _Numbers]) -> Callable[[CallbackOptions], list[Observation]]:
+        def counter(name: str, count: str, unit: str, text: str) -> None:
+            meter.create_observable_counter(f"throttlekit.{name}", [self._reader(count)], unit, text)
+
+        def gauge(name: str, value: str, unit: str, text: str) -> None:
+            meter.create_observable_gauge(f"throttlekit.{name}", [self._reader(value)], unit, text)
+
+        counter("decisions", "decisions", "{decision}", "Decisions, by limit and outcome.")
+        counter("units", "units", "{unit}", "Units charged.")
+        counter("settled.units", "settled", "{unit}", "Units that settle() corrected.")
+        counter("downstream.429", "downstream_429", "{job}", "Jobs that received a 429.")
+        counter("leases.lost", "leases_lost", "{slot}", "Slots that a job lost while it ran.")
+        gauge("waitlist", "waitlist_end", "s", "Time until the last waiting job should be admitted.")
+        gauge("paused", "paused_until", "s", "Time until the pause ends.")
+        gauge("holders", "holders", "{slot}", "Slots that are held, in the whole fleet.")
+        gauge("limit.rate", "rate", "{unit}/s", "The rate of the limit.")
+        gauge("limit.slots", "slots", "{slot}", "The slots of the concurrency limit.")
+
+    def _reader(self, name: str) -> Callable[[CallbackOptions], list[Observation]]:
+        """Return a function that reads the values *name* of all tallies; see `Tally.counters` and `Tally.gauges`."""
         from opentelemetry.metrics import Observation
 
         def read(options: CallbackOptions) -> list[Observation]:
             self.record_observed()  # the histograms are collected after these instruments
             found: list[Observation] = []
-            self.for_each_tally(None, lambda tally: found.extend(Observation(*each) for each in numbers(tally)))
+
+            def observe(tally: Tally) -> None:
+                own = _labels(tally.name, tally.tier)
+                values = ((value, labels) for each, labels, value in _values(tally) if each == name)
+                found.extend(Observation(value, {**own, **labels}) for value, labels in values)
+
+            self.for_each_tally(None, observe)
             return found
 
         return read
+
+
+def _values(tally: Tally) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield the name, the own labels and the value of each instrument. Points in time become the time until then."""
+    yield from tally.counters()
+    for name, value in tally.gauges():
+        yield name, {}, max(0.0, value - time.time()) if name in ("waitlist_end", "paused_until") else value
 
 
 def _labels(limit: str, tier: str | None) -> dict[str, str]:
@@ -152,49 +164,3 @@ def _wait(limit: Limit, decision: Decision) -> dict[str, str | float]:
         "throttlekit.waited": decision.waited,
         "throttlekit.deferrals": decision.deferrals,
     }
-
-
-def _decisions(tally: Tally) -> _Numbers:
-    for outcome, reason, count in tally.decisions():
-        yield count, {**_labels(tally.name, tally.tier), "outcome": outcome, "reason": reason}
-
-
-def _units(tally: Tally) -> _Numbers:
-    yield tally.units, _labels(tally.name, tally.tier)
-
-
-def _settled(tally: Tally) -> _Numbers:
-    for kind, units in tally.settled.items():
-        yield units, {**_labels(tally.name, tally.tier), "kind": kind}
-
-
-def _429(tally: Tally) -> _Numbers:
-    yield tally.downstream_429, _labels(tally.name, tally.tier)
-
-
-def _waitlist(tally: Tally) -> _Numbers:
-    yield max(0.0, tally.waitlist_end - time.time()), _labels(tally.name, tally.tier)
-
-
-def _paused(tally: Tally) -> _Numbers:
-    yield max(0.0, tally.paused_until - time.time()), _labels(tally.name, tally.tier)
-
-
-def _rate(tally: Tally) -> _Numbers:
-    if tally.limit is not None and not isinstance(tally.limit, Concurrency):
-        yield tally.limit.amount * 1_000_000 / tally.limit.period_us, _labels(tally.name, tally.tier)
-
-
-def _lost(tally: Tally) -> _Numbers:
-    if isinstance(tally.limit, Concurrency):
-        yield tally.slots_lost, _labels(tally.name, tally.tier)
-
-
-def _holders(tally: Tally) -> _Numbers:
-    if isinstance(tally.limit, Concurrency):
-        yield tally.holders, _labels(tally.name, tally.tier)
-
-
-def _slots(tally: Tally) -> _Numbers:
-    if isinstance(tally.limit, Concurrency):
-        yield tally.limit.amount, _labels(tally.name, tally.tier)

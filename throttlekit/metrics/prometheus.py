@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.limit.base import Limit
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.hookspecs import StoreFailed, hookimpl
@@ -214,32 +213,15 @@ class _Export:
         self._children: dict[tuple[str, ...], Any] = {}
 
     def write(self, tally: Tally) -> None:
-        for outcome, reason, count in tally.decisions():
-            self._count(count, "decisions", outcome, reason)
-        self._count(tally.units, "units")
-        for kind, units in tally.settled.items():
-            self._count(units, "settled", kind)
-        self._count(tally.downstream_429, "downstream_429")  # also 0, so that an alert sees the increase to 1
-        self._set(tally.waitlist_end, "waitlist_end")
-        self._set(tally.paused_until, "paused_until")
-        limit = tally.limit
-        if isinstance(limit, Concurrency):
-            self._set(limit.amount, "slots")
-            self._count(tally.slots_lost, "leases_lost")
-            # An unchanged number is written too: another process may have set the gauge since.
-            if self._take_change(tally.holder_updates, "holder_updates") is not None:
-                self.child("holders").set(tally.holders)
-        elif limit is not None:
-            self._set(limit.amount * 1_000_000 / limit.period_us, "rate")
-
-    def _count(self, value: int, *name: str) -> None:
-        increase = self._take_change(value, *name)
-        if increase is not None:
-            self.child(*name).inc(increase)
-
-    def _set(self, value: float, *name: str) -> None:
-        if self._take_change(value, *name) is not None:
-            self.child(*name).set(value)
+        for name, labels, count in tally.counters():
+            increase = self._take_change(count, name, *labels.values())
+            if increase is not None:
+                self.child(name, *labels.values()).inc(increase)
+        for name, value in tally.gauges():
+            # An unchanged number of holders is written too: another process may have set the gauge since.
+            changes = tally.holder_updates if name == "holders" else value
+            if self._take_change(changes, name) is not None:
+                self.child(name).set(value)
 
     def _take_change(self, value: float, *name: str) -> float | None:
         """Return the change since the last call, or None if there is none."""
