@@ -26,9 +26,10 @@ from throttlekit.stores.base import (
 )
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["StoreAccess", "call_all"]
+__all__ = ["StoreAccess", "call_each_group"]
 
 _T = TypeVar("_T")
+_G = TypeVar("_G")
 _N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
 
 
@@ -57,7 +58,8 @@ class StoreAccess:
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
-        return self._store.decide(claims, requester, now_us, attempt=attempt)
+        names = [claim.bucket for claim in claims]
+        return self._ask(names, lambda: self._store.decide(claims, requester, now_us, attempt=attempt))
 
     def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer."""
@@ -171,23 +173,25 @@ class StoreAccess:
 
     def _part_by_part(self, what: Sequence[_N], question: Callable[[Sequence[_N]], None]) -> None:
         """Call *question* for each part of the store, even after one has failed. Then raise the first error."""
-        parts: dict[str, list[_N]] = {}
-        for each in what:
-            parts.setdefault(self._part(each.bucket), []).append(each)
-        call_all(
-            partial(self._ask, [each.bucket for each in those], partial(question, those)) for those in parts.values()
-        )
+
+        def ask(part: str, those: Sequence[_N]) -> None:
+            self._ask([each.bucket for each in those], partial(question, those))
+
+        call_each_group(what, lambda each: self._part(each.bucket), ask)
 
     def _part(self, name: str) -> str:
         return self._parted.part_of(name) if self._parted is not None else ""
 
 
-def call_all(calls: Iterable[Callable[[], object]]) -> None:
-    """Call each of *calls*, even after one has failed. Then raise the first error."""
+def call_each_group(items: Iterable[_T], group_of: Callable[[_T], _G], call: Callable[[_G, list[_T]], None]) -> None:
+    """Call *call* with each group and its part of *items*, even after one has failed. Then raise the first error."""
+    groups: dict[_G, list[_T]] = {}
+    for each in items:
+        groups.setdefault(group_of(each), []).append(each)
     failed: StoreUnavailable | None = None
-    for call in calls:
+    for group, those in groups.items():
         try:
-            call()
+            call(group, those)
         except StoreUnavailable as error:
             failed = failed or error
     if failed is not None:

@@ -61,30 +61,28 @@ class RedisClusterStore(RedisStore):
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
-        numbers = {id(claim): number for number, claim in enumerate(claims)}
         groups = by_hash_slot(claims)
         if len(groups) == 1:
             return super().decide(claims, requester, now_us, attempt=attempt)
-        parts = [Part(self, [numbers[id(claim)] for claim in group]) for group in groups]
-        return decide_in_parts(parts, claims, requester, now_us, attempt=attempt)
+        return decide_in_parts([Part(self, numbers) for numbers in groups], claims, requester, now_us, attempt=attempt)
 
     def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         return [decide_or_error(self, request) for request in requests]
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         answers: dict[int, bool] = {}
-        for group in by_hash_slot(leases):
-            answers.update(zip(map(id, group), super().renew(group, now_us), strict=True))
-        return [answers[id(each)] for each in leases]
+        for numbers in by_hash_slot(leases):
+            answers.update(zip(numbers, super().renew([leases[i] for i in numbers], now_us), strict=True))
+        return [answers[number] for number in range(len(leases))]
 
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
         """Run *call* for the items of each hash slot, even after one has failed. Then raise the first error."""
         errors: dict[str | None, StoreUnavailable] = {}
-        for group in by_hash_slot(items):
-            if self.part_of(group[0].bucket) in errors:
+        for numbers in by_hash_slot(items):
+            if self.part_of(items[numbers[0]].bucket) in errors:
                 continue  # its node is down: another call would cost another time-out
             try:
-                call(group)
+                call([items[i] for i in numbers])
             except StoreUnavailable as error:
                 errors[error.part] = error
         if errors:
@@ -169,10 +167,10 @@ class RedisClusterStore(RedisStore):
         return sum(clear([bucket]) for bucket in buckets)
 
     def _entries_of(self, claims: Sequence[StoreClaim], id: str, now_us: int | None) -> list[Where]:
-        numbers, found = list(claims), list[Where]()
-        for group in by_hash_slot(claims):
-            for each in super()._entries_of(group, id, now_us):
-                found.append(each._replace(claim=numbers.index(group[each.claim])))
+        found: list[Where] = []
+        for numbers in by_hash_slot(claims):
+            entries = super()._entries_of([claims[i] for i in numbers], id, now_us)
+            found += [each._replace(claim=numbers[each.claim]) for each in entries]
         return found
 
 
@@ -200,11 +198,11 @@ class _NodeRefresh:
             lock.release()
 
 
-def by_hash_slot(items: Sequence[_N]) -> list[list[_N]]:
-    """Return *items* in groups, one for each hash slot."""
-    groups: dict[int, list[_N]] = {}
-    for each in items:
-        groups.setdefault(_hash_slot(each.bucket), []).append(each)
+def by_hash_slot(items: Sequence[_N]) -> list[list[int]]:
+    """Return the numbers of *items*, in groups, one for each hash slot."""
+    groups: dict[int, list[int]] = {}
+    for number, each in enumerate(items):
+        groups.setdefault(_hash_slot(each.bucket), []).append(number)
     return list(groups.values())
 
 

@@ -15,7 +15,7 @@ from throttlekit._core.pattern import matches
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.access import StoreAccess, call_all
+from throttlekit.stores.access import StoreAccess, call_each_group
 from throttlekit.stores.base import (
     Correction,
     Lease,
@@ -52,11 +52,6 @@ class _Group(StoreAccess):
 
     def part_of(self, name: str) -> str:
         return f"{self.label} {self._part(name)}"
-
-    def decide(
-        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
-    ) -> Answer:
-        return self.call(lambda: self._store.decide(claims, requester, now_us, attempt=attempt))
 
     def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         answers = super().decide_all(requests)
@@ -224,10 +219,7 @@ class GroupedStore:
         name_of: Callable[[Any], str] = attrgetter("bucket"),
     ) -> None:
         """Call *question* for each store with its part of *items*, even after one has failed. Raise the first error."""
-        parts: dict[_Group, list[_T]] = {}
-        for each in items:
-            parts.setdefault(self._of(name_of(each)), []).append(each)
-        call_all(partial(question, group, those) for group, those in parts.items())
+        call_each_group(items, lambda each: self._of(name_of(each)), question)
 
 
 class _SharedGroupedStore(GroupedStore):
