@@ -15,18 +15,6 @@ __all__ = ["cli", "doctor"]
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from importlib import metadata
-
-        try:
-            version = metadata.version("throttlekit-jobs")
-        except metadata.PackageNotFoundError:
-            version = "of a source tree, not installed"
-        click.echo(f"throttlekit {version}")
-        context.exit()
-
-
 class _Commands(click.Group):
     """The group of all commands. `why` is an alias of `explain`."""
 
@@ -35,14 +23,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings=_CONTEXT)
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Show the version and exit.",
-)
+@click.version_option(package_name="throttlekit-jobs", message="throttlekit %(version)s")
 def cli() -> None:
     """
     One rate limit for a whole fleet of job workers.
@@ -95,17 +76,7 @@ for _command in (_demo.demo, _view.top, _view.explain, _web.web, _wake.wake, *_c
 )
 @click.option("--strict", is_flag=True, help="Treat warnings as faults.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects: grade, about, what, remedy.")
-def doctor(
-    url: str | None,
-    dramatiq: str | None,
-    celery: str | None,
-    taskiq: str | None,
-    huey: str | None,
-    rq: str | None,
-    apps: tuple[str, ...],
-    strict: bool,
-    as_json: bool,
-) -> None:
+def doctor(url: str | None, apps: tuple[str, ...], strict: bool, as_json: bool, **named: str | None) -> None:
     """
     Check a live set-up, and list what to change.
 
@@ -140,7 +111,6 @@ def doctor(
       throttlekit doctor --url $REDIS --app shop.limits --strict
       throttlekit doctor --url $REDIS --rq redis://localhost:6379/0 --json
     """
-    named = {"dramatiq": dramatiq, "celery": celery, "taskiq": taskiq, "huey": huey, "rq": rq}
     if apps and url is None:
         raise click.UsageError("--app compares limits with those that workers report to the store: add --url")
     if url is None and not any(named.values()):

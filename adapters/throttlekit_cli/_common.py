@@ -10,7 +10,7 @@ import click
 
 from throttlekit_cli._extras import describe_missing
 
-__all__ = ["CommandFailed", "require", "store_errors", "title_option", "url_option"]
+__all__ = ["CommandFailed", "require", "show_keys_option", "store_errors", "title_option", "url_option"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -21,6 +21,9 @@ class CommandFailed(click.ClickException):
     exit_code = 2
 
 
+show_keys_option = click.option(
+    "--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs."
+)
 title_option = click.option(
     "--title",
     default="",

@@ -6,13 +6,9 @@ import sys
 
 import click
 
-from throttlekit_cli._common import require, store_errors, title_option, url_option
+from throttlekit_cli._common import require, show_keys_option, store_errors, title_option, url_option
 
 __all__ = ["explain", "top"]
-
-_show_keys = click.option(
-    "--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs."
-)
 
 
 @click.command(short_help="Show the fleet's limits: use, waiting jobs, denials.")
@@ -45,7 +41,7 @@ _show_keys = click.option(
     metavar="SECONDS",
     help="The time between two updates.",
 )
-@_show_keys
+@show_keys_option
 @title_option
 def top(
     url: str, order: str, name: str, most: int, once: bool, as_json: bool, interval: float, show_keys: bool, title: str
@@ -118,7 +114,7 @@ def top(
 @click.argument("job_id")
 @url_option(required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@_show_keys
+@show_keys_option
 def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
     """
     Show why a job waits: which limit denied it, since when, how often it was deferred, when its

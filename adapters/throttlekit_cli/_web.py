@@ -7,7 +7,7 @@ import secrets
 
 import click
 
-from throttlekit_cli._common import require, store_errors, title_option, url_option
+from throttlekit_cli._common import require, show_keys_option, store_errors, title_option, url_option
 
 __all__ = ["web"]
 
@@ -45,7 +45,7 @@ __all__ = ["web"]
     metavar="NAME",
     help="A host name at which browsers reach the page, besides localhost and IP addresses. Can be repeated.",
 )
-@click.option("--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs.")
+@show_keys_option
 @title_option
 def web(
     url: str,

@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 _PARTS = {"set": "tier", "unset": "tier", "weight": "tenant"}
+_ACTIVE = {"set": "set", "pause": "paused", "shadow": "shadow mode", "weight": "weight", "scale": "scaled"}
+_RECORDED = {"set": "", "pause": "paused", "shadow": "shadow", "weight": "weight ", "scale": "scaled to "}
 _PACES = (("s", 1), ("minute", 60), ("hour", 3600), ("day", 86_400))
 _PACE_FROM = 2
 """The minimum number of a pace, such as 2/s. A pace is written in the smallest unit in which it reaches this number."""
@@ -117,12 +119,10 @@ def format_active_rule(rule: Rule, now: float | None, *, clear: bool) -> str:
     part = "" if shown is None else f" of {_PARTS.get(rule.what, 'key')} {shown}"
     if rule.is_pattern:
         part = f" of {rule.name}"
-    new = {"weight": rule.weight, "scale": rule.factor}.get(rule.what, rule.rate)
-    rate = f" to {new:g}" if isinstance(new, float) else f" to {new}" if new is not None else ""
-    burst = f" burst {rule.burst}" if rule.burst is not None else ""
+    value = _value_of(rule)
+    to = f" to {value}" if value else ""
     left = f", for another {format_duration(rule.until_us / 1e6 - now)}" if rule.until_us and now else ""
-    word = {"set": "set", "pause": "paused", "shadow": "shadow mode", "weight": "weight", "scale": "scaled"}[rule.what]
-    return f"{word}{part}{rate}{burst} by {rule.by}{left}"
+    return f"{_ACTIVE[rule.what]}{part}{to} by {rule.by}{left}"
 
 
 def format_rule(rule: Rule) -> str:
@@ -151,16 +151,15 @@ def _format_rule(rule: Rule | None) -> str:
     if rule is None:
         return "as declared"
     until = f" until {format_date(rule.until_us / 1_000_000)}" if rule.until_us else ""
-    if rule.what == "pause":
-        return f"paused{until}"
-    if rule.what == "shadow":
-        return f"shadow{until}"
-    if rule.what == "weight":
-        return f"weight {rule.weight:g}{until}"
-    if rule.what == "scale":
-        return f"scaled to {rule.factor:g}{until}"
-    burst = f" burst {rule.burst}" if rule.burst is not None else ""
-    return f"{rule.rate}{burst}{until}"
+    return f"{_RECORDED[rule.what]}{_value_of(rule)}{until}"
+
+
+def _value_of(rule: Rule) -> str:
+    """Format the rate, the weight or the factor that *rule* sets; "" for a pause, and for shadow mode."""
+    if rule.what == "set":
+        return f"{rule.rate}" if rule.burst is None else f"{rule.rate} burst {rule.burst}"
+    number = rule.weight if rule.what == "weight" else rule.factor
+    return "" if number is None else f"{number:g}"
 
 
 def _format_name(name: str, part: str | None, what: str) -> str:
