@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -12,6 +16,7 @@ from throttlekit_cli._common import url_option
 
 __all__ = ["COMMANDS", "history", "rules"]
 
+_T = TypeVar("_T")
 _json = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 
 
@@ -45,17 +50,11 @@ def history(name: str | None, most: int, as_json: bool, url: str | None) -> None
       throttlekit history partner-api --json
     """
     from throttlekit_cli.formatting import format_change
-    from throttlekit_cli.state import change_state, to_data
+    from throttlekit_cli.state import change_state
 
     with open_control(url) as control:
         changes = control.history(name)[:most]
-        if as_json:
-            click.echo(json.dumps(to_data([change_state(each, clear=True) for each in changes]), indent=2))
-        elif not changes:
-            click.echo("There were no changes.", err=True)
-        for change in () if as_json else changes:
-            click.echo(format_change(change, when=True))
-        sys.exit(0 if changes else NOTHING_CHANGED)
+    _print(changes, change_state, partial(format_change, when=True), "There were no changes.", as_json=as_json)
 
 
 @click.command(short_help="List the rules in force: pauses, changed rates, limits in shadow mode.")
@@ -78,17 +77,29 @@ def rules(as_json: bool, url: str | None) -> None:
       throttlekit rules --json
     """
     from throttlekit_cli.formatting import format_rule
-    from throttlekit_cli.state import rule_state, to_data
+    from throttlekit_cli.state import rule_state
 
     with open_control(url) as control:
         found = control.rules()
-        if as_json:
-            click.echo(json.dumps(to_data([rule_state(each, clear=True) for each in found]), indent=2))
-        elif not found:
-            click.echo("Every limit is as declared.", err=True)
-        for rule in () if as_json else found:
-            click.echo(format_rule(rule))
-        sys.exit(0 if found else NOTHING_CHANGED)
+    _print(found, rule_state, format_rule, "Every limit is as declared.", as_json=as_json)
+
+
+def _print(
+    found: Sequence[_T],
+    state_of: Callable[..., Any],
+    format_one: Callable[[_T], str],
+    nothing: str,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    """Print what was *found*, as JSON or one per line, or *nothing*. Then exit."""
+    if as_json:
+        click.echo(json.dumps([asdict(state_of(each, clear=True)) for each in found], indent=2))
+    elif not found:
+        click.echo(nothing, err=True)
+    else:
+        click.echo("\n".join(map(format_one, found)))
+    sys.exit(0 if found else NOTHING_CHANGED)
 
 
 COMMANDS = (rules, history)

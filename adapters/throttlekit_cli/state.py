@@ -6,27 +6,25 @@ Rule 2: durations are in seconds, points in time are seconds since 1970 by the s
 unknown, or does not apply.
 Rule 3: keys and tenants are digests unless the operator or the limit shows them.
 
-`to_data` turns each of these values into JSON.
+`dataclasses.asdict` turns each of these values into JSON.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from throttlekit.fleet.browse import Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import (
-    has_keys,
     has_share,
     is_of_another_tier,
     share_of_minute,
     why_ignored,
     without_replaced,
 )
-from throttlekit.fleet.downstream import total
 from throttlekit.fleet.last_minute import Minute
 from throttlekit.fleet.list_now import SlowNow
 from throttlekit.fleet.outlook import Outlook, outlook_of
@@ -58,10 +56,8 @@ __all__ = [
     "fleet_state",
     "job_state",
     "key_state",
-    "limit_state",
     "rule_id",
     "rule_state",
-    "to_data",
 ]
 
 
@@ -240,37 +236,39 @@ ORDERS: Mapping[str, Callable[[Counts], Any]] = {
         -row.denials,
     ),
     "use": lambda row: (-(row.use or 0), -row.units),
-    "denied": lambda row: -row.denials,
     "name": lambda row: 0,
+    "denied": lambda row: -row.denials,
 }
 """The sort key of limits and keys, for each order. Idle limits are last."""
 
 
-def to_data(value: Any) -> Any:
-    """Convert *value* for JSON: each dataclass becomes an object with the names of its fields."""
-    if is_dataclass(value):
-        return {field.name: to_data(getattr(value, field.name)) for field in fields(value)}
-    return list(map(to_data, value)) if isinstance(value, (tuple, list)) else value
-
-
 def fleet_state(
-    fleet: Fleet, *, order: str, show_keys: bool, tenants: Mapping[str, Sequence[Tenant]] | None = None
+    fleet: Fleet,
+    *,
+    order: str,
+    show_keys: bool,
+    tenants: Mapping[str, Sequence[Tenant]] | None = None,
+    only: str | None = None,
 ) -> FleetState:
-    """Return the limits in use, each with its most pressing keys, sorted by *order*, one of `ORDERS`."""
+    """
+    Return the limits in use, each with its most pressing keys, sorted by *order*, one of `ORDERS`.
+
+    Args:
+        only: The id of a limit. Only this limit is returned, also if it is not in use.
+    """
     keys, in_use = keys_by_limit(fleet), _in_use(fleet.limits)
     limits = (
-        limit_state(
+        _limit_state(
+            fleet,
             known,
             keys.get(known.id, ()),
             in_use,
-            fleet.rules,
-            now=fleet.now,
             show_keys=show_keys,
             order=order,
-            partner_429s=fleet.partner_429s.get(known.id),
             tenants=(tenants or {}).get(known.id, ()),
         )
-        for known in in_use
+        for known in (in_use if only is None else fleet.limits)
+        if only in (None, known.id)
     )
 
     def pressing(row: LimitState) -> Any:
@@ -286,30 +284,20 @@ def fleet_state(
     )
 
 
-def limit_state(
+def _limit_state(
+    fleet: Fleet,
     known: Known,
     keys: Sequence[Key],
-    definitions: Iterable[Known],
-    rules: Iterable[Rule],
+    in_use: Sequence[Known],
     *,
-    now: float,
     show_keys: bool,
-    order: str = "wait",
-    partner_429s: Mapping[int, int] | None = None,
-    tenants: Sequence[Tenant] = (),
+    order: str,
+    tenants: Sequence[Tenant],
 ) -> LimitState:
-    """
-    Return the state of the limit with the definition *known*. *keys* are its most pressing keys.
-
-    Args:
-        definitions: The definitions in use, of all limits.
-        rules: The rules in force, of all limits.
-        partner_429s: The 429s of this limit in the last 15 minutes, by step of 20 s.
-    """
-    limit, keyed, minute = known.limit, has_keys(known), known.minute
+    limit, keyed, minute = known.limit, known.has_keys, known.minute
     clear = show_keys or limit.show_key
-    own = [rule for rule in rules if rule.is_for(limit.name) and not is_of_another_tier(rule, known)]
-    shown = tuple(rule_state(rule, now, clear=clear) for rule in own)
+    own = [rule for rule in fleet.rules if rule.is_for(limit.name) and not is_of_another_tier(rule, known)]
+    shown = tuple(rule_state(rule, fleet.now, clear=clear) for rule in own)
     rows = tuple(
         sorted((key_state(key, show_keys=show_keys) for key in keys), key=lambda row: (ORDERS[order](row), row.key))
     )
@@ -317,7 +305,7 @@ def limit_state(
         rows, key=lambda row: ((row.used or 0) / (row.capacity or 1), row.waiting_jobs or 0), default=Counts()
     )
     waiting = sum(key.waiting for key in keys)
-    in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
+    is_busy = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
     units = sum(each.units for each in tenants)
     return LimitState(
         limit=limit.name,
@@ -327,7 +315,7 @@ def limit_state(
         has_digests=(known.keyed or bool(known.shared)) and not clear,
         is_concurrency=not limit.period_us,
         is_comparable=has_share(limit) and not keyed,
-        is_idle=not in_use,
+        is_idle=not is_busy,
         used=fullest.used,
         capacity=limit.capacity if fullest.capacity is None else fullest.capacity,
         waiting_jobs=waiting,
@@ -341,10 +329,10 @@ def limit_state(
         last_slot_ago_seconds=fullest.last_slot_ago_seconds,
         oldest_hold_seconds=_most(key.oldest_hold for key in keys),
         last_minute=_last_minute(minute, None if keyed else share_of_minute(limit, minute)),
-        downstream_429=total(partner_429s),
+        downstream_429=fleet.partner_429s.get(known.id, 0),
         outlook=outlook_of(known, keys),
         rules=shown,
-        warnings=tuple(_warnings(known, definitions, list(zip(own, shown, strict=True)))),
+        warnings=tuple(_warnings(known, in_use, list(zip(own, shown, strict=True)))),
         tenants=tuple(
             TenantState(
                 tenant=format_key(each.name, None, clear=clear),
@@ -366,7 +354,6 @@ def key_state(key: Key, *, show_keys: bool) -> KeyState:
 
 def job_state(job_id: str, found: Found, *, show_keys: bool) -> JobState:
     job, key = found.job, found.key
-    state = "unknown" if job is None else job.state
     about: dict[str, Any] = {}
     if job is not None:
         about = {
@@ -375,14 +362,10 @@ def job_state(job_id: str, found: Found, *, show_keys: bool) -> JobState:
             "since": job.since or None,
             "deferrals": job.deferrals,
             "decided_at": job.decided or None,
-        }
-    if job is not None and job.place is not None:
-        place = job.place
-        about |= {
-            "starts_at": job.due or None,
-            "jobs_before": place.before,
-            "owner": place.owner,
-            "owner_answers": place.answers,
+            "starts_at": None if job.owner is None else job.due or None,
+            "jobs_before": job.before,
+            "owner": job.owner,
+            "owner_answers": job.owner_answers,
         }
     if key is not None:
         clear = show_keys or key.limit.show_key
@@ -394,7 +377,12 @@ def job_state(job_id: str, found: Found, *, show_keys: bool) -> JobState:
             "rules": tuple(rule_state(rule, found.now, clear=clear) for rule in found.rules),
         }
     return JobState(
-        job=job_id, now=found.now, known=job is not None, state=state, searched_all=found.searched_all, **about
+        job=job_id,
+        now=found.now,
+        known=job is not None,
+        state="unknown" if job is None else job.state,
+        searched_all=found.searched_all,
+        **about,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from throttlekit.fleet.browse import Holder
@@ -11,7 +12,7 @@ from throttlekit.fleet.list_now import Entry
 from throttlekit.fleet.shares import SharedStep, largest, sum_of
 from throttlekit.fleet.snapshot import Known
 from throttlekit_cli.formatting import format_key
-from throttlekit_cli.state import FleetState, LimitState, TenantState, to_data
+from throttlekit_cli.state import FleetState, LimitState, TenantState
 from throttlekit_web._http import Refused
 
 __all__ = [
@@ -32,12 +33,12 @@ _MAX_CHARTED = 6
 
 def fleet_data(fleet: FleetState) -> dict[str, Any]:
     """Return *fleet* without its limits, and without the names of its processes."""
-    return {name: value for name, value in to_data(fleet).items() if name not in ("limits", "processes")}
+    return {name: value for name, value in asdict(fleet).items() if name not in ("limits", "processes")}
 
 
 def limit_row(limit: LimitState) -> dict[str, Any]:
     """Return *limit* without its keys and tenants, which only its own view shows."""
-    return {name: value for name, value in to_data(limit).items() if name not in ("keys", "tenants")}
+    return {name: value for name, value in asdict(limit).items() if name not in ("keys", "tenants")}
 
 
 def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[float | None]]:

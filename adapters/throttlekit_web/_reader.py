@@ -7,26 +7,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 
 from throttlekit import Control, StoreUnavailable
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.fleet.browse import (
-    browse_keys,
-    find_key,
-    first_waiting,
-    holders_of,
-    pressing_keys,
-    tenants_of,
-)
-from throttlekit.fleet.definitions import definition_of, definitions_of, without_replaced
-from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
+from throttlekit.fleet.browse import browse_keys, find_key, first_waiting, holders_of, tenants_of
+from throttlekit.fleet.definitions import definition_of
 from throttlekit.fleet.history import RANGES, Moment, bars_of, report_history
-from throttlekit.fleet.last_minute import minute_of, recent_steps
-from throttlekit.fleet.replies import pairs, time_of
+from throttlekit.fleet.replies import time_of
 from throttlekit.fleet.shares import shared_steps
-from throttlekit.fleet.snapshot import look, rules_of
+from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.waiting_job import look_up
 from throttlekit_cli.formatting import format_key
 from throttlekit_cli.state import (
@@ -37,9 +28,7 @@ from throttlekit_cli.state import (
     fleet_state,
     job_state,
     key_state,
-    limit_state,
     rule_state,
-    to_data,
 )
 from throttlekit_cli.top.explain import describe
 from throttlekit_web._data import (
@@ -164,23 +153,11 @@ class Reader:
         return self._fresh(("limit", id, name), lambda: self._read_limit(id, name))
 
     def _read_limit(self, id: str, name: str) -> Any:
-        definitions = definitions_of(self._store)
-        known = require_known(next((each for each in definitions if each.id == id), None))
-        now, rules = rules_of(self._store, known.limit)
-        steps = recent_steps(self._store, [id], now)
-        known = replace(known, minute=minute_of(steps[id], now))
-        keys = pressing_keys(self._store, known, _PRESSING)
-        partner_429s = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
-        row = limit_state(
-            known,
-            keys,
-            without_replaced(definitions),
-            rules,
-            now=now,
-            show_keys=self._show_keys,
-            partner_429s=partner_429s,
-            tenants=tenants_of(self._store).get(id, ()) if known.shared else (),
-        )
+        fleet = look(self._store, most=_PRESSING, id=id)
+        known = require_known(next((each for each in fleet.limits if each.id == id), None))
+        tenants = tenants_of(self._store) if known.shared else {}
+        (row,) = fleet_state(fleet, order="wait", show_keys=self._show_keys, tenants=tenants, only=id).limits
+        now, keys = fleet.now, fleet.keys
         row, of = replace(row, tenants=heaviest(row.tenants)), RANGES[name]
         bars = bars_of(self._store, [id], now, of)[id]
         begin, history = now - of.bars * of.bar_s, Control(self._store, by="reader").history(known.limit.name)
@@ -199,10 +176,12 @@ class Reader:
             }
             for key in [each for each in keys if each.waiting][:_WAITING_OF]
         ]
-        changes = [change_state(each, clear=self._show_keys) for each in history[:_MAX_MARKS] if each.at > begin]
+        changes = [
+            asdict(change_state(each, clear=self._show_keys)) for each in history[:_MAX_MARKS] if each.at > begin
+        ]
         return {
             "now": now,
-            **to_data(row),
+            **asdict(row),
             "range": {
                 "name": name,
                 "bar_seconds": of.bar_s,
@@ -211,7 +190,7 @@ class Reader:
                 if known.shared
                 else None,
             },
-            "changes": to_data(changes),
+            "changes": changes,
             "holders": holders,
             "waiting": waiting,
         }
@@ -233,7 +212,7 @@ class Reader:
             keys = [each for each in keys if exact is None or each.bucket != exact.bucket]
             keys = keys if exact is None else [exact, *keys]
         return {
-            "keys": [to_data(key_state(key, show_keys=self._show_keys)) for key in keys],
+            "keys": [asdict(key_state(key, show_keys=self._show_keys)) for key in keys],
             "cursor": page.cursor,
             "looked": page.looked,
             "of": page.of,
@@ -247,7 +226,7 @@ class Reader:
         def read() -> Any:
             job = job_state(id, look_up(self._store, id, max_names=_MAX_NAMES), show_keys=self._show_keys)
             summary, facts = describe(job)
-            return {**to_data(job), "summary": summary, "facts": facts}
+            return {**asdict(job), "summary": summary, "facts": facts}
 
         return self._fresh(("job", id), read)
 
@@ -256,7 +235,7 @@ class Reader:
             control, now = Control(self._store, by="reader"), time_of(self._store)
             rules = [rule_state(rule, now, clear=self._show_keys) for rule in control.rules()]
             changes = [change_state(change, clear=self._show_keys) for change in control.history()[:_MAX_CHANGES]]
-            return {"now": now, "rules": to_data(rules), "changes": to_data(changes)}
+            return {"now": now, "rules": list(map(asdict, rules)), "changes": list(map(asdict, changes))}
 
         return self._fresh(("changes",), read)
 

@@ -15,16 +15,11 @@ from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit.fleet.activity import KEYS
-from throttlekit.fleet.browse import (
-    browse_keys,
-    find_key,
-    holders_of,
-    pressing_keys,
-)
+from throttlekit.fleet.browse import browse_keys, find_key, holders_of
 from throttlekit.fleet.definitions import definition_of
 from throttlekit.fleet.last_minute import Step, minute_of, recent_steps
 from throttlekit.fleet.replies import time_of
-from throttlekit.fleet.snapshot import Known, look
+from throttlekit.fleet.snapshot import Key, Known, look
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
@@ -36,6 +31,10 @@ def _known(store: RedisStore | RedisClusterStore, limit: TokenBucket | Concurren
     known = definition_of(store, limit_id(limit.name, limit.fingerprint))
     assert known is not None
     return known
+
+
+def _keys(store: RedisStore | RedisClusterStore, limit: TokenBucket | Concurrency) -> tuple[Key, ...]:
+    return look(store, most=10, id=limit_id(limit.name, limit.fingerprint)).keys
 
 
 def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -> None:
@@ -106,12 +105,12 @@ def test_the_keys_with_most_demand_are_listed_first(limiter: Limiter, store: Red
     slots = Concurrency("slots", 2)
     limiter.acquire(slots)
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    keys = pressing_keys(store, _known(store, TENANTS), 10)
+    keys = _keys(store, TENANTS)
     assert [(each.key, each.used, each.minute.units, each.minute.denials) for each in keys] == [
         ("busy", 2, 2, 4),
         ("calm", 1, 1, 0),
     ]
-    (only,) = pressing_keys(store, _known(store, slots), 10)
+    (only,) = _keys(store, slots)
     assert (only.key, only.used, only.capacity) == ("", 1, 2)
 
 
@@ -126,7 +125,7 @@ def test_a_key_is_found_behind_the_backlog_of_another_limit(limiter: Limiter, st
     for _ in range(4):
         limiter.acquire(TENANTS, key="denied")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    (key,) = pressing_keys(store, _known(store, TENANTS), 10)
+    (key,) = _keys(store, TENANTS)
     assert (key.key, key.minute.units, key.minute.denials) == ("denied", 2, 2)
 
 
@@ -136,7 +135,7 @@ def test_denials_of_a_key_are_counted_without_their_reasons(limiter: Limiter, st
         limiter.acquire(TENANTS, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     client.delete(*KEYS[8::3])
-    (key,) = pressing_keys(store, _known(store, TENANTS), 10)
+    (key,) = _keys(store, TENANTS)
     assert (key.minute.units, key.minute.denied) == (2, {"any": 3})
 
 
@@ -189,11 +188,10 @@ def test_keys_and_holders_of_a_cluster_are_found(cluster: Cluster, cluster_store
     fleet = look(store)
     units = {each.limit.name: each.minute.units for each in fleet.limits}
     assert units == {"tenants": 8, "slots": 1}
-    assert {each.id for each in fleet.limits} == {*fleet.steps}
     known = _known(store, TENANTS)
-    assert {each.key for each in pressing_keys(store, known, 10)} == {f"tenant-{number}" for number in range(4)}
+    assert {each.key for each in _keys(store, TENANTS)} == {f"tenant-{number}" for number in range(4)}
     assert {each.key for each in browse_keys(store, known, "").keys} == {f"tenant-{number}" for number in range(4)}
-    (key,) = pressing_keys(store, _known(store, slots), 10)
+    (key,) = _keys(store, slots)
     assert [each.job_id for each in holders_of(store, key)] == ["held"]
 
 
@@ -204,7 +202,7 @@ def test_holders_are_jobs_and_workflows(limiter: Limiter, store: RedisStore) -> 
         limiter.acquire(slots, job=Job(id="1", kwargs={"workflow": "a b"}))
     limiter.acquire(Concurrency("slots", 3), job=Job(id="single"))
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    (key,) = pressing_keys(store, _known(store, slots), 10)
+    (key,) = _keys(store, slots)
     workflow, single = holders_of(store, key)
     assert (workflow.workflow, workflow.job_id, workflow.since, workflow.slots) == ("a%20b", "", None, 1)
     assert (single.workflow, single.job_id) == ("", "single")

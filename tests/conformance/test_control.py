@@ -12,9 +12,9 @@ from support.servers.processes import Cluster, patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Control, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
-from throttlekit.fleet.browse import pressing_keys
 from throttlekit.fleet.definitions import definitions_of
 from throttlekit.fleet.rules import HISTORY, RULES, Rule, as_text, field_of, plain
+from throttlekit.fleet.snapshot import look
 
 LIMIT = TokenBucket("api", "1000/s", burst=100)
 KEYED = TokenBucket("api:account", "1000/s", burst=100, key="{account}")
@@ -87,7 +87,7 @@ def test_a_rate_that_is_set_keeps_waitlist_and_pause(redis_url: str, control: Co
         description="the fleet has reported the rate",
     )
     (known,) = (each for each in definitions_of(control._store) if each.limit.name == "api")
-    (key,) = pressing_keys(control._store, known, 10)
+    (key,) = look(control._store, id=known.id).keys
     assert (key.capacity, key.waiting, key.paused is not None) == (40, 2, True)
     assert control.clear_waitlist("api")
     assert control.reset("api")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,10 +25,10 @@ from throttlekit._core.storage_keys import (
 )
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import STEP_S
-from throttlekit.fleet.last_minute import READ_STEPS, minutes_of_keys, pressing_names, weight_of
+from throttlekit.fleet.last_minute import READ_STEPS, weight_of
 from throttlekit.fleet.list_now import Entry, entries_question, entry_from
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
-from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, holders_question, look_at
+from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, holders_question, read_keys
 from throttlekit.fleet.tenants import TENANTS
 
 __all__ = [
@@ -40,12 +40,9 @@ __all__ = [
     "first_waiting",
     "holders_of",
     "keys_by_limit",
-    "pressing_keys",
     "tenants_of",
-    "with_minutes",
 ]
 
-_DEPTH = 300
 _SCANNED_AT_ONCE = 100
 _SCANS = 20
 _FULL_PAGE = 50
@@ -113,22 +110,6 @@ def keys_by_limit(fleet: Fleet) -> dict[str, list[Key]]:
     return keys
 
 
-def pressing_keys(store: FleetStore, known: Known, most: int) -> tuple[Key, ...]:
-    """
-    Return the keys of a limit with the most waiting jobs, then the most denied, then the most used. Only the first 300
-    keys of all limits in each of these orders are considered.
-
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
-    now = time_of(store)
-    if not known.keyed and known.limit.scope == "global":
-        names = [bucket_name(known.limit.name, "", known.limit.fingerprint)]
-    else:
-        names = [name for name in pressing_names(store, "ldp", _DEPTH, now) if _is_of(known, name)][:most]
-    return with_minutes(store, known, look_at(store, known, names), now)
-
-
 def browse_keys(
     store: FleetStore, known: Known, cursor: str, wanted: Callable[[str, str | None], bool] = lambda key, part: True
 ) -> Page:
@@ -158,7 +139,7 @@ def browse_keys(
                 names[name] = None
         if cursor == "0" or len(names) >= _FULL_PAGE:
             break
-    keys = with_minutes(store, known, look_at(store, known, list(names)), seconds_of(clock))
+    keys = read_keys(store, known, list(names), seconds_of(clock))
     return Page(keys, "" if cursor == "0" else cursor, min(looked, of), of)
 
 
@@ -171,7 +152,7 @@ def find_key(store: FleetStore, known: Known, key: str) -> Key | None:
     """
     name = bucket_name(known.limit.name, key, known.limit.fingerprint)
     clock, score = store.commands([TIME, ("ZSCORE", KEYS[0], name)])
-    (found,) = with_minutes(store, known, look_at(store, known, [name]), seconds_of(clock))
+    (found,) = read_keys(store, known, [name], seconds_of(clock))
     return found if score is not None or found.used or found.waiting or found.paused else None
 
 
@@ -233,17 +214,6 @@ def tenants_of(store: FleetStore) -> dict[str, tuple[Tenant, ...]]:
             seen[0] += units * weight_of(number, now)
             seen[1] = max(seen[1], wait_us)
     return {limit: _by_units(tenants) for limit, tenants in found.items()}
-
-
-def _is_of(known: Known, bucket: str) -> bool:
-    parts = parts_of(bucket)
-    return parts is not None and parts[0] == known.id
-
-
-def with_minutes(store: FleetStore, known: Known, keys: tuple[Key, ...], now: float) -> tuple[Key, ...]:
-    """Return *keys* of *known* with the decisions of the last minute."""
-    minutes = minutes_of_keys(store, [known.id, *(each.bucket for each in keys)], now)
-    return tuple(replace(each, minute=replace(minutes[each.bucket], rates=minutes[known.id].rates)) for each in keys)
 
 
 def _read_scan(reply: Any) -> tuple[str, list[str]]:

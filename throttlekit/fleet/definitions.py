@@ -19,7 +19,6 @@ __all__ = [
     "check_rule",
     "definition_of",
     "definitions_of",
-    "has_keys",
     "has_share",
     "is_of_another_tier",
     "is_steady",
@@ -45,8 +44,7 @@ def definitions_of(store: FleetStore) -> list[Known]:
         StoreUnavailable: The store did not answer.
     """
     (kept,) = store.commands([("HGETALL", fleet_name("limits"))])
-    found = [known_of(each, text) for each, text in pairs(kept)]
-    return [known for known in found if known is not None]
+    return [known for each in pairs(kept) if (known := known_of(*each)) is not None]
 
 
 def without_replaced(definitions: Iterable[Known]) -> list[Known]:
@@ -137,14 +135,9 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
         return f"limit {limit.name!r} has no share=: its tenants have no weights"
     if rule.what == "weight" and known.shared == "strict":
         return f"the weights of limit {limit.name!r} are priorities, which only its share= can change"
-    if rule.what == "pause" and rule.part is not None and not has_keys(known):
+    if rule.what == "pause" and rule.part is not None and not known.has_keys:
         return f"limit {limit.name!r} has no key: pause the whole limit"
     return None
-
-
-def has_keys(known: Known) -> bool:
-    """Whether the limit counts several keys separately: the keys of key=, or those of its scope."""
-    return known.keyed or known.limit.scope != "global"
 
 
 def per_minute(limit: Limit) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import throttlekit_lua
 from throttlekit._core.storage_keys import fleet_name
 
-__all__ = ["COUNT_429S", "DOWNSTREAM_429S", "KEPT_S", "STEP_S", "counts_429", "total"]
+__all__ = ["COUNT_429S", "DOWNSTREAM_429S", "KEPT_S", "STEP_S", "counts_429"]
 
 COUNT_429S = throttlekit_lua.script("fleet_429")
 DOWNSTREAM_429S = fleet_name("429s")
@@ -16,20 +16,15 @@ STEP_S = 20
 KEPT_S = 900
 
 
-def counts_429(stored: Iterable[tuple[bytes, bytes]], now: float) -> dict[str, dict[int, int]]:
+def counts_429(stored: Iterable[tuple[bytes, bytes]], now: float) -> dict[str, int]:
     """
-    Return the 429s that paused each limit in the last 15 minutes, by the limit's id and by the number of the 20 s step
-    since 1970. Fields in another format are skipped.
+    Return the number of 429s that paused each limit in the last 15 minutes, by the limit's id. Fields in another format
+    are skipped.
     """
     first = (now - KEPT_S) // STEP_S
-    found: dict[str, dict[int, int]] = {}
+    found: dict[str, int] = {}
     for field, count in stored:
         step, _, id = field.decode("utf-8", "replace").partition(" ")
         if step.isdecimal() and count.isdigit() and int(step) >= first:
-            found.setdefault(id, {})[int(step)] = int(count)
+            found[id] = found.get(id, 0) + int(count)
     return found
-
-
-def total(counts: Mapping[int, int] | None) -> int:
-    """Return the sum of one limit's counts."""
-    return sum((counts or {}).values())

@@ -11,7 +11,7 @@ Each function sends only short commands: for any number of limits and keys, no c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -182,7 +182,9 @@ def minutes_of_keys(store: SupportsCommands, buckets: Sequence[str], now: float)
     return found
 
 
-def pressing_names(store: SupportsCommands, order: str, depth: int, now: float, name: str = "") -> list[str]:
+def pressing_names(
+    store: SupportsCommands, order: str, depth: int, now: float, is_wanted: Callable[[str], bool] = lambda limit: True
+) -> list[str]:
     """
     Return the most pressing keys, by bucket.
 
@@ -193,7 +195,7 @@ def pressing_names(store: SupportsCommands, order: str, depth: int, now: float, 
         order: The orders, one letter each: "l" for the most waiting jobs first, "d" for the most denials, "p" for the
             most granted units.
         depth: The number of keys of all limits that are read in each order: at least 1.
-        name: A text. Only keys of limits whose name, as it is stored, contains it are returned.
+        is_wanted: A filter, called with the id of a key's limit.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -217,7 +219,7 @@ def pressing_names(store: SupportsCommands, order: str, depth: int, now: float, 
         "d": _rank(numbers, ranks[:READ_STEPS], now),
         "p": _rank(numbers, ranks[READ_STEPS:], now),
     }
-    return list(dict.fromkeys(each for which in order for each in ordered[which] if name in _limit_of(each)))
+    return list(dict.fromkeys(each for which in order for each in ordered[which] if is_wanted(_limit_of(each))))
 
 
 def weight_of(number: int, now: float) -> float:
@@ -253,6 +255,6 @@ def _rank(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[str]
 
 
 def _limit_of(bucket: str) -> str:
-    """Return the name of the limit of *bucket*, as it is stored."""
+    """Return the id of the limit of *bucket*; "" for a name that another release wrote."""
     parts = parts_of(bucket)
-    return "" if parts is None else parts[0].partition(":")[0]
+    return "" if parts is None else parts[0]

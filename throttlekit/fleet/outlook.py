@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from throttlekit.fleet.definitions import has_keys, share_of_minute
+from throttlekit.fleet.definitions import share_of_minute
 from throttlekit.fleet.snapshot import Key, Known
 
 __all__ = ["Outlook", "outlook_of"]
@@ -68,5 +68,5 @@ def _has_room(known: Known, waiting: Sequence[Key]) -> bool:
         return False
     if not known.limit.period_us:
         return all(key.used <= key.capacity / 2 for key in waiting)
-    share = None if has_keys(known) else share_of_minute(known.limit, known.minute)
+    share = None if known.has_keys else share_of_minute(known.limit, known.minute)
     return share is not None and share < _HAS_ROOM and all(key.used < key.capacity for key in waiting)

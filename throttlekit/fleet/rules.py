@@ -30,6 +30,7 @@ __all__ = [
     "plain",
     "round_factor",
     "rule_of",
+    "rules_in_force",
     "rules_of",
     "thousandths",
 ]
@@ -174,6 +175,11 @@ def rule_of(field: Any, data: Any) -> Rule | None:
 def parse_rule(field: bytes | str, value: bytes | str) -> Rule | None:
     """Parse a rule that is stored as *value* in *field* of the hash `RULES`. See `rule_of`."""
     return rule_of(data_of(field), data_of(value))
+
+
+def rules_in_force(kept: Iterable[tuple[bytes, bytes]], now_us: int) -> tuple[Rule, ...]:
+    """Parse the stored fields and values of `RULES`. Return the rules that are not over at *now_us*."""
+    return tuple(rule for each in kept if (rule := parse_rule(*each)) is not None and not rule.over(now_us))
 
 
 def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:

@@ -23,11 +23,11 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Gauge
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import load_in_force
-from throttlekit._core.storage_keys import held_since, limit_id, parts_of
+from throttlekit._core.storage_keys import bucket_name, held_since, limit_id, parts_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
-from throttlekit.fleet.last_minute import Minute, Step, minute_of, minutes_of_keys, pressing_names, recent_steps
+from throttlekit.fleet.last_minute import Minute, minute_of, minutes_of_keys, pressing_names, recent_steps
 from throttlekit.fleet.list_now import (
     ListNow,
     SlowNow,
@@ -37,8 +37,7 @@ from throttlekit.fleet.list_now import (
     list_questions,
 )
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of
-from throttlekit.fleet.rule_follower import read_rules
-from throttlekit.fleet.rules import RULES, Rule, parse_rule
+from throttlekit.fleet.rules import RULES, Rule, rules_in_force
 from throttlekit.stores.base import Request, Store, SupportsBatch, SupportsCommands
 
 __all__ = [
@@ -51,8 +50,7 @@ __all__ = [
     "holders_question",
     "known_of",
     "look",
-    "look_at",
-    "rules_of",
+    "read_keys",
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
@@ -61,7 +59,7 @@ ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
 _AT_ONCE = 100
 _MOST_HOLDERS = 200
 _FILTERED_DEPTH = 1_000
-"""The number of keys of all limits that are read to find the keys of limits with a given name."""
+"""The number of keys of all limits that are read to find the keys of the wanted limits."""
 _PROCESS_ALIVE_S = 15
 _LIMIT_REPORTED_S = 3_600
 
@@ -85,6 +83,11 @@ class Known:
     """The cost of each job. If a callable computes the cost, this is 1."""
     shared: str = ""
     """How tenants share the limit: "weighted", "strict", or "" if they do not."""
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the limit counts several keys separately: the keys of key=, or those of its scope."""
+        return self.keyed or self.limit.scope != "global"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,7 @@ class Fleet:
     Attributes:
         now: The time of the store's clock.
         rules: The rules of live control that are in force.
-        partner_429s: The 429s of the last 15 minutes; see `counts_429`.
-        steps: The steps of each limit, by its id; see `recent_steps`.
+        partner_429s: The number of 429s in the last 15 minutes, by the id of the limit.
     """
 
     now: float
@@ -156,8 +158,7 @@ class Fleet:
     limits: tuple[Known, ...]
     keys: tuple[Key, ...]
     rules: tuple[Rule, ...]
-    partner_429s: Mapping[str, Mapping[int, int]]
-    steps: Mapping[str, tuple[Step, ...]]
+    partner_429s: Mapping[str, int]
 
     @property
     def latency(self) -> float | None:
@@ -165,7 +166,7 @@ class Fleet:
         return statistics.median(each.latency_seconds for each in self.processes) if self.processes else None
 
 
-def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
+def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "", id: str = "") -> Fleet:
     """
     Take a snapshot of the fleet.
 
@@ -173,6 +174,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         order: One of `ORDERS`.
         most: The most keys to return.
         name: A text. Only limits whose name, as it is stored, contains it are returned.
+        id: The id of a limit. Only its keys and its last minute are read. If it has no keys, its state is always read.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -187,38 +189,32 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         ]
     )
     now = seconds_of(clock)
-    known = [known_of(id, text) for id, text in pairs(definitions) if name in text_of(id).partition(":")[0]]
+    known = [known_of(*each) for each in pairs(definitions) if name in text_of(each[0]).partition(":")[0]]
     recent = [each for each in known if each is not None and each.reported >= now - _LIMIT_REPORTED_S]
-    steps = recent_steps(store, [each.id for each in recent], now)
-    limits = {each.id: replace(each, minute=minute_of(steps[each.id], now)) for each in recent}
-    depth = max(most, _FILTERED_DEPTH) if name else most
-    names = pressing_names(store, ORDERS[order], depth, now, name)[:most] if most else []
-    minutes = minutes_of_keys(store, names, now)
-    found = [_key(bucket, limits, minutes[bucket]) for bucket in names]
-    keys = tuple(_read_keys(store, [each for each in found if each is not None]))
+    steps = recent_steps(store, [each.id for each in recent if id in ("", each.id)], now)
+    limits = {each.id: replace(each, minute=minute_of(steps.get(each.id, ()), now)) for each in recent}
+
+    def is_wanted(limit: str) -> bool:
+        return name in limit.partition(":")[0] and id in ("", limit)
+
+    only = limits.get(id)
+    if only is not None and not only.has_keys:
+        names = [bucket_name(only.limit.name, "", only.limit.fingerprint)]
+    else:
+        depth = max(most, _FILTERED_DEPTH) if name or id else most
+        names = pressing_names(store, ORDERS[order], depth, now, is_wanted)[:most] if most else []
+    keys = _read_keys(store, names, limits, minutes_of_keys(store, names, now))
     alive = [_process(text_of(each)) for each, alive_s in pairs(processes) if float(alive_s) >= now - _PROCESS_ALIVE_S]
     living = {each.name: each for each in alive}  # one entry for a process with several limiters
-    rules = _rules_in_force(pairs(ruled), round(now * 1_000_000))
+    rules = rules_in_force(pairs(ruled), round(now * 1_000_000))
     by_limit = counts_429(pairs(partner_429s), now)
-    return Fleet(now, tuple(living.values()), tuple(limits.values()), keys, rules, by_limit, steps)
+    return Fleet(now, tuple(living.values()), tuple(limits.values()), keys, rules, by_limit)
 
 
-def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
-    """Return the state of those *buckets* that belong to *known*, without the last minute. Raises like `look`."""
-    found = (_key(bucket, {known.id: known}, Minute(is_known=False)) for bucket in buckets)
-    return tuple(_read_keys(store, [key for key in found if key is not None]))
-
-
-def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
-    """
-    Return the store's clock, in seconds, and the rules of live control for *limit*.
-
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
-    now_us, kept = read_rules(store)
-    rules = _rules_in_force(kept, now_us)
-    return now_us / 1e6, tuple(rule for rule in rules if rule.is_for(limit.name))
+def read_keys(store: FleetStore, known: Known, names: Sequence[str], now: float) -> tuple[Key, ...]:
+    """Return the state of those keys, with the stored *names*, that belong to *known*. Raises like `look`."""
+    minutes = minutes_of_keys(store, [known.id, *names], now)
+    return _read_keys(store, names, {known.id: replace(known, minute=minutes[known.id])}, minutes)
 
 
 def known_of(named: bytes, text: bytes) -> Known | None:
@@ -243,10 +239,6 @@ def known_of(named: bytes, text: bytes) -> Known | None:
     return known if limit_id(limit.name, limit.fingerprint) == name else None
 
 
-def _rules_in_force(kept: Sequence[tuple[bytes, bytes]], now_us: int) -> tuple[Rule, ...]:
-    return tuple(rule for each in kept if (rule := parse_rule(*each)) is not None and not rule.over(now_us))
-
-
 def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None:
     parts = parts_of(bucket)
     known = None if parts is None else limits.get(parts[0])
@@ -256,8 +248,11 @@ def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None
     return Key(bucket, known.id, known.limit, parts[1], parts[2], minute, 0, known.limit.capacity)
 
 
-def _read_keys(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
-    """Return *keys* with their current state."""
+def _read_keys(
+    store: FleetStore, names: Sequence[str], limits: Mapping[str, Known], minutes: Mapping[str, Minute]
+) -> tuple[Key, ...]:
+    """Return the state of those keys, with the stored *names*, that belong to *limits*."""
+    keys = [key for bucket in names if (key := _key(bucket, limits, minutes[bucket])) is not None]
     found: list[Key] = []
     for at in range(0, len(keys), _AT_ONCE):
         some, around_us = keys[at : at + _AT_ONCE], time.time_ns() // 1000
@@ -276,7 +271,7 @@ def _read_keys(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
             found.append(_with_slots(replace(key, used=used), claim.algorithm, answers, now_us))
             lists.append(list_from(answers, now_us, claim.algorithm.mark))
         found[at:] = _with_lists(store, found[at:], lists, asked_us)
-    return found
+    return tuple(found)
 
 
 def holders_question(bucket: str, now_us: int) -> tuple[str | int, ...]:

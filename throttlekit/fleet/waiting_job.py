@@ -20,14 +20,14 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import bucket_name, bucket_of, is_encodable, parts_of, quote, wait_names
 from throttlekit._core.waitlist import State
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, reported_id
-from throttlekit.fleet.browse import with_minutes
 from throttlekit.fleet.list_now import Entry, entries_question, entry_from, listens, owner_question
 from throttlekit.fleet.replies import pairs, text_of, time_of
-from throttlekit.fleet.rules import Rule
-from throttlekit.fleet.snapshot import FleetStore, Key, Known, known_of, look_at, rules_of
+from throttlekit.fleet.rule_follower import read_rules
+from throttlekit.fleet.rules import Rule, rules_in_force
+from throttlekit.fleet.snapshot import FleetStore, Key, Known, known_of, read_keys
 from throttlekit.stores.base import SupportsScan
 
-__all__ = ["MAX_NAMES", "Found", "Place", "Waiting", "look_up"]
+__all__ = ["MAX_NAMES", "Found", "Waiting", "look_up"]
 
 MAX_NAMES = 2_000_000
 """The most names of the store that are searched for waitlists, 1 000 per command."""
@@ -36,24 +36,6 @@ _SCANNED_AT_ONCE = 1_000
 _SEARCHED_AT_ONCE = 500
 _MAX_LISTS = 10_000
 _EVERY_LIST = wait_names("tk1:{*:*}:*")[2]
-
-
-class Place(NamedTuple):
-    """
-    The position of a job on a waitlist.
-
-    Attributes:
-        state: "waiting"; "woken" if the job may send its request, and has not; or "kept" if it keeps its position while
-            something else, like another limit or an operator's pause, denies it.
-        before: The number of jobs ahead of it; None if not known.
-        owner: The worker process that has the job's message.
-        answers: Whether the owner listened when it was last woken. If not, its jobs are skipped.
-    """
-
-    state: str
-    before: int | None
-    owner: str
-    answers: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +48,12 @@ class Waiting:
         reason: The reason of its last decision; "" if neither a report nor its limit shows it.
         since, due, decided: The times of its first denial, of its estimated turn (0 if not known), and of its last
             decision (0 if not reported), in seconds of the store's clock.
-        place: Its position on the waitlist of its key; None if it has none.
+        state: "waiting"; "woken" if the job may send its request, and has not; or "kept" if it keeps its position while
+            something else, like another limit or an operator's pause, denies it. Of a job that is on no waitlist:
+            "allowed" if it was granted, and "left" if it was denied.
+        before: The number of jobs ahead of it on its waitlist; None if not known.
+        owner: The worker process that has the job's message; None if the job is on no waitlist.
+        owner_answers: Whether the owner listened when it was last woken. If not, its jobs are skipped.
     """
 
     bucket: str
@@ -75,14 +62,10 @@ class Waiting:
     deferrals: int = 0
     due: float = 0.0
     decided: float = 0.0
-    place: Place | None = None
-
-    @property
-    def state(self) -> str:
-        """
-        The state of its position; "allowed" if it was granted; "left" if it was denied, and is on no waitlist now.
-        """
-        return self.place.state if self.place is not None else "allowed" if self.reason == "allowed" else "left"
+    state: str = "left"
+    before: int | None = None
+    owner: str | None = None
+    owner_answers: bool | None = None
 
     @property
     def limit(self) -> str:
@@ -128,17 +111,29 @@ def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Fo
     if entry is None:
         return Found(time_of(store), job, None, (), search.searched_all)
     (free,) = store.commands([owner_question(search.bucket, entry.owner)])
-    place = Place(entry.state.value, None, entry.owner, listens(free))
     reported = job if job is not None and job.bucket == search.bucket else Waiting(search.bucket)
-    waiting = replace(reported, since=entry.since or reported.since, deferrals=entry.denials, place=place)
-    key = _key_of(store, known, search.bucket)
-    if key is None:
+    waiting = replace(
+        reported,
+        since=entry.since or reported.since,
+        deferrals=entry.denials,
+        state=entry.state.value,
+        owner=entry.owner,
+        owner_answers=listens(free),
+    )
+    parts = parts_of(search.bucket)
+    definition = None if parts is None else known.get(parts[0])
+    if definition is None:
         return Found(time_of(store), replace(waiting, due=0.0))
-    now, rules = rules_of(store, key.limit)
-    (key,) = with_minutes(store, known[key.id], (key,), now)
-    rules = tuple(rule for rule in rules if rule.what != "pause" or rule.part is None or quote(rule.part) == key.key)
+    now_us, ruled = read_rules(store)
+    now, rules = now_us / 1e6, rules_in_force(ruled, now_us)
+    (key,) = read_keys(store, definition, [search.bucket], now)
+    rules = tuple(
+        rule
+        for rule in rules
+        if rule.is_for(key.limit.name) and (rule.what != "pause" or rule.part is None or quote(rule.part) == key.key)
+    )
     cost = max(1, min(entry.cost, key.limit.most))
-    claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
+    claim = StoreClaim(key.bucket, key.limit.bind(cost, now_us), cost)
     where = store.where([claim], job_id)
     if where is None:  # the job has left the list in the meantime
         return Found(now, job, None, rules)
@@ -148,7 +143,8 @@ def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Fo
         reason=waiting.reason or ("paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"),
         # A job that keeps its position waits for something else, whose time is not known.
         due=waiting.due if where.state is State.KEPT else now + where.in_us / 1e6,
-        place=place._replace(state=where.state.value, before=where.position),
+        state=where.state.value,
+        before=where.position,
     )
     return Found(now, found, key, rules)
 
@@ -180,9 +176,7 @@ class _Search:
         if job is not None and job.bucket:
             yield [job.bucket]
         alone = [
-            bucket_name(each.limit.name, "", each.limit.fingerprint)
-            for each in known.values()
-            if not each.keyed and each.limit.scope == "global"
+            bucket_name(each.limit.name, "", each.limit.fingerprint) for each in known.values() if not each.has_keys
         ]
         for at in range(0, len(alone), _SEARCHED_AT_ONCE):
             yield alone[at : at + _SEARCHED_AT_ONCE]
@@ -215,12 +209,7 @@ def _read_report(text: bytes | None) -> Waiting | None:
     """Parse a worker's report of the job's last decision. Return None if there is no valid report."""
     try:
         bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
-        return Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6)
+        state = "allowed" if reason == "allowed" else "left"
+        return Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6, state)
     except (TypeError, ValueError):
         return None
-
-
-def _key_of(store: FleetStore, known: Mapping[str, Known], bucket: str) -> Key | None:
-    parts = parts_of(bucket)
-    definition = None if parts is None else known.get(parts[0])
-    return None if definition is None else next(iter(look_at(store, definition, [bucket])), None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.fleet.browse import keys_by_limit
-from throttlekit.fleet.definitions import has_keys, is_steady, per_minute
+from throttlekit.fleet.definitions import is_steady, per_minute
 from throttlekit.fleet.snapshot import Fleet, Key, Known, look
 from throttlekit.limiter import Limiter
 from throttlekit.metrics._tally import MAX_LIMITS, require_module
@@ -98,7 +98,7 @@ class _Families:
         if limit.period_us:
             if not is_steady(limit, known.minute):
                 return  # the rate changed within the minute, so any ratio would be wrong
-            units = max((key.minute.used for key in keys), default=0) if has_keys(known) else known.minute.used
+            units = max((key.minute.used for key in keys), default=0) if known.has_keys else known.minute.used
             self._rate.add_metric(labels, units / per_minute(limit))
 
 

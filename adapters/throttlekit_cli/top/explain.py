@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import asdict
 
 from throttlekit.fleet.waiting_job import look_up
 from throttlekit_cli.formatting import format_duration, format_time, printable
-from throttlekit_cli.state import JobState, job_state, to_data
+from throttlekit_cli.state import JobState, job_state
 from throttlekit_cli.store import open_store
 
 __all__ = ["describe", "print_explanation"]
@@ -24,7 +25,7 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
     with contextlib.closing(open_store(url)) as store:
         job = job_state(job_id, look_up(store, job_id), show_keys=show_keys)
     if as_json:
-        print(json.dumps(to_data(job)))
+        print(json.dumps(asdict(job)))
     else:
         summary, facts = describe(job)
         lines = [f"Job {job.job} {summary}", *(f"  {name:<15}{text}" for name, text in facts)]

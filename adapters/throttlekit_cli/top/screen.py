@@ -1,5 +1,5 @@
 """
-The screen that `top` shows, for any width.
+The parts of the screen that `top` shows, for any width.
 
 Columns are shown in the order of `_COLUMNS` until the width is full. Names may be cut, numbers never. At 80 columns,
 the name, the units used now, the waiting jobs and the longest wait are shown. The definition is below the name if there
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from throttlekit_cli.formatting import format_duration, format_time, printable
 from throttlekit_cli.state import Counts, FleetState, LimitState, TenantState
 
-__all__ = ["Row", "rows_of", "screen"]
+__all__ = ["Row", "foot_of", "head_of", "help_of", "pages_of", "rows_of", "table_of", "wrap"]
 
 _FULL_SHARE = 0.9
 _GAP = 2
@@ -134,48 +134,7 @@ _STYLES: Mapping[str, str] = {"full": "bold", "paused": "bold magenta", "slow": 
 _WORSE = "yellow"
 
 
-def screen(
-    fleet: FleetState,
-    rows: Sequence[Row],
-    *,
-    store: str,
-    order: str,
-    width: int,
-    height: int | None = None,
-    name: str = "",
-    history: Mapping[tuple[str, str | None], Sequence[float]] | None = None,
-    keys: bool = False,
-    page: int = 0,
-    notes: bool = True,
-) -> RenderableType:
-    """
-    Return the head, the table and its notes.
-
-    Args:
-        store: The name of the store.
-        width: The width of the terminal in columns.
-        height: The number of lines of one page. If None, all lines are shown.
-        name: The current filter.
-        history: The use of each limit and key at the last updates, the newest last, for sparklines.
-        keys: Whether to show the keys of the keyboard.
-        page: The number of the page to show. The first page follows the last page.
-        notes: Whether to show the definitions, and the notes below limits. Warnings are always shown.
-    """
-    title, blocks = Text(), list[list[Text]]()
-    if rows:
-        (title,), *blocks = _table(rows, width, history or {}, notes=notes)
-        blocks += ([Text(), *_wrap(text, "dim", width)] for text in _foot(rows))
-    else:
-        what = f" with {printable(name)!r} in its name" if name else ""
-        text = f"Nothing was decided in the last hour: no worker has used a limit{what} with this store."
-        blocks.append([*_wrap(text, "", width)])
-    head = [_head(fleet, store, "" if keys else order, width)]
-    pages = _pages(blocks, None if height is None else max(1, height - len([*head, Text(), title]) - keys))
-    head += [_help(order, name, notes, page % len(pages), len(pages))] if keys else []
-    return Group(*head, Text(), title, *pages[page % len(pages)])
-
-
-def _pages(blocks: Sequence[list[Text]], size: int | None) -> list[list[Text]]:
+def pages_of(blocks: Sequence[list[Text]], size: int | None) -> list[list[Text]]:
     """Return the lines of *blocks* in pages of at most *size* lines. A block that fits on a page is not divided."""
     pages = [list[Text]()]
     for block in blocks:
@@ -185,7 +144,8 @@ def _pages(blocks: Sequence[list[Text]], size: int | None) -> list[list[Text]]:
     return [page[at : at + (size or len(page))] for page in pages for at in range(0, len(page), size or len(page))]
 
 
-def _foot(rows: Sequence[Row]) -> Iterator[str]:
+def foot_of(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the notes below the table."""
     if any(row.limit is None for row in rows):
         yield "Only the most pressing keys are shown; a limit's own row covers all its keys."
     if any(row.limit and row.limit.has_digests for row in rows):
@@ -195,7 +155,7 @@ def _foot(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def _head(fleet: FleetState, store: str, order: str, width: int) -> Text:
+def head_of(fleet: FleetState, store: str, order: str, width: int) -> Text:
     """Return the first line of the screen. If it is too long, the least important parts are omitted."""
     kinds = [f"{count} {name}" for name, count in fleet.frameworks.items() if name != "-"]
     frameworks = f" ({', '.join(kinds)})" if kinds else ""
@@ -222,16 +182,23 @@ def _head(fleet: FleetState, store: str, order: str, width: int) -> Text:
     return line
 
 
-def _help(order: str, name: str, notes: bool, page: int, pages: int) -> Text:
+def help_of(order: str, name: str, page: int, pages: int, *, notes: bool) -> Text:
+    """Return the line that names the keys of the keyboard. *name* is the current filter."""
     turn = [f"space/b page {page + 1}/{pages}"] if pages > 1 else []
     what = ["q quit", f"s sort: {order}", f"n {'hide' if notes else 'show'} notes", *turn]
-    return Text("   ".join([*what, f"/ filter: {printable(name) or 'all'}"]), "dim", no_wrap=True, overflow="ellipsis")
+    return Text("   ".join([*what, f"/ filter: {name or 'all'}"]), "dim", no_wrap=True, overflow="ellipsis")
 
 
-def _table(
+def table_of(
     rows: Sequence[Row], width: int, history: Mapping[tuple[str, str | None], Sequence[float]], *, notes: bool
 ) -> Iterator[list[Text]]:
-    """Yield the titles, and then the lines of each row with its notes."""
+    """
+    Yield the titles, and then the lines of each row.
+
+    Args:
+        history: The use of each limit and key at the last updates, the newest last, for sparklines.
+        notes: Whether to show the definitions, and the notes below limits. Warnings are always shown.
+    """
     names = [printable(row.id[0] if row.limit else f"  {row.id[1]}") for row in rows]
     sparks = [_spark(history.get(row.id, ())) for row in rows]
     columns, widths, name_width = _choose_columns(rows, names, width)
@@ -249,7 +216,7 @@ def _table(
         below += _notes(row) if notes else ()
         warnings = row.limit.warnings if row.limit else ()
         for text, text_style in (*below, *((warning, "bold red") for warning in warnings)):
-            lines += _wrap(text, text_style, width, _INDENT)
+            lines += wrap(text, text_style, width, _INDENT)
         yield lines
 
 
@@ -268,7 +235,8 @@ def _style(title: str, emphasis: str) -> str:
     return "bold red" if title == "429s" else emphasis if title in ("now", "use", "") else ""
 
 
-def _wrap(text: str, style: str, width: int, indent: int = 0) -> Iterator[Text]:
+def wrap(text: str, style: str, width: int, indent: int = 0) -> Iterator[Text]:
+    """Yield the lines of *text*."""
     for line in Text(printable(text), style).wrap(_WRAPS, max(1, width - indent), overflow="fold"):
         line.rstrip()
         line.pad_left(indent)

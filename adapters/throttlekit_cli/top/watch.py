@@ -9,29 +9,31 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from throttlekit import StoreUnavailable
 from throttlekit.fleet.browse import tenants_of
 from throttlekit.fleet.snapshot import FleetStore, look
-from throttlekit_cli.state import FleetState, fleet_state, to_data
+from throttlekit_cli.formatting import printable
+from throttlekit_cli.state import ORDERS, FleetState, fleet_state
 from throttlekit_cli.store import open_store
 from throttlekit_cli.top.keyboard import ESCAPE, PAGE_DOWN, PAGE_UP, Keyboard
-from throttlekit_cli.top.screen import Row, rows_of, screen
+from throttlekit_cli.top.screen import Row, foot_of, head_of, help_of, pages_of, rows_of, table_of, wrap
 
 __all__ = ["View", "top"]
 
 _WIDTH = 170
 _LOOKS = 20
-_ORDERS = ("wait", "use", "name", "denied")
+_ORDERS = tuple(ORDERS)
 
 
+@dataclass(eq=False, kw_only=True)
 class View:
     """
     The selection and the order of the limits that are shown.
@@ -39,13 +41,18 @@ class View:
     Args:
         name: The text that the name of each shown limit contains.
         store: The name of the store.
+        typing: The filter that is being typed; None if none is.
     """
 
-    def __init__(self, *, order: str, most: int, name: str, show_keys: bool, store: str = "") -> None:
-        self.order, self.most, self.show_keys, self.name, self.store = order, most, show_keys, name, store
-        self.typing: str | None = None
-        self.page, self.with_notes = 0, False
-        self._history: dict[tuple[str, str | None], deque[float]] = {}
+    order: str
+    most: int
+    name: str
+    show_keys: bool
+    store: str = ""
+    typing: str | None = None
+    page: int = 0
+    with_notes: bool = False
+    _history: dict[tuple[str, str | None], deque[float]] = field(default_factory=dict[Any, Any], init=False)
 
     def look(self, store: FleetStore) -> FleetState:
         fleet = look(store, order=self.order, most=self.most, name=quote(self.name, safe="@/+="))
@@ -60,23 +67,24 @@ class View:
             live: Whether there is a keyboard. If so, sparklines of the recent use, and notes on demand, are shown.
         """
         rows = rows_of(fleet.limits[: self.most])
-        filtered = self.name if self.typing is None else f"{self.typing}▏"
-        return screen(
-            fleet,
-            rows,
-            store=self.store,
-            order=self.order,
-            width=width,
-            height=height,
-            name=filtered,
-            keys=live,
-            page=self.page,
-            notes=self.with_notes or not live,
-            history=self._remember(rows) if live else None,
-        )
+        name = printable(self.name if self.typing is None else f"{self.typing}▏")
+        notes, history = self.with_notes or not live, self._remember(rows) if live else {}
+        title, blocks = Text(), list[list[Text]]()
+        if rows:
+            (title,), *blocks = table_of(rows, width, history, notes=notes)
+            blocks += ([Text(), *wrap(text, "dim", width)] for text in foot_of(rows))
+        else:
+            what = f" with {name!r} in its name" if name else ""
+            text = f"Nothing was decided in the last hour: no worker has used a limit{what} with this store."
+            blocks.append([*wrap(text, "", width)])
+        head = [head_of(fleet, self.store, "" if live else self.order, width)]
+        pages = pages_of(blocks, None if height is None else max(1, height - len([*head, Text(), title]) - live))
+        page = self.page % len(pages)
+        head += [help_of(self.order, name, page, len(pages), notes=notes)] if live else []
+        return Group(*head, Text(), title, *pages[page])
 
     def data(self, fleet: FleetState) -> dict[str, Any]:
-        return {"store": self.store, **to_data(replace(fleet, limits=fleet.limits[: self.most]))}
+        return {"store": self.store, **asdict(replace(fleet, limits=fleet.limits[: self.most]))}
 
     def press(self, key: str) -> bool:
         """Handle a pressed *key*. Return whether `top` continues."""

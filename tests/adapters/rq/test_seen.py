@@ -13,7 +13,6 @@ from support.rq.helpers import QUIET, Site
 from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit.fleet.activity import Activity
-from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.waiting_job import look_up
 from throttlekit.stores.redis import RedisStore
@@ -64,7 +63,7 @@ def _check_reports(site: Site) -> None:
         def reported() -> tuple[int, int]:
             fleet = look(opened)
             used = sum(each.minute.used for each in fleet.limits if each.limit.name == jobs.TOKENS.name)
-            return used, sum(total(each) for each in fleet.partner_429s.values())
+            return used, sum(fleet.partner_429s.values())
 
         wait_until(lambda: reported() == (10, 1), description="the settled units and the 429 are reported")
 
@@ -100,7 +99,7 @@ def test_a_process_that_ends_reports_its_first_job(redis_url: str, age: float, m
         for counted in (1, 1 if age else 2):
             activity.counts.downstream_429(jobs.DAILY)
             activity.last_word()
-            assert sum(total(each) for each in look(store).partner_429s.values()) == counted
+            assert sum(look(store).partner_429s.values()) == counted
 
 
 def test_meta_shows_what_a_job_waits_for(simple_site: Site) -> None:
