@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from throttlekit import ConfigurationError, Limiter
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._wiring import wiring_of
-from throttlekit.stores.base import Store, SupportsCommands
+from throttlekit.stores.access import StoreAccess
+from throttlekit.stores.base import Store
 from throttlekit_cli.formatting import printable
 
 __all__ = ["address_of_url", "name_store", "open_store"]
@@ -25,7 +25,7 @@ _PATH = re.compile(r"/[\w.-]{1,64}")
 _LONGEST_TITLE = 60
 
 
-def open_store(store: str | Store | Limiter) -> Any:
+def open_store(store: str | Store | Limiter) -> StoreAccess:
     """
     Open the store of a fleet, with longer time-outs than those of workers, because an operator may be far away.
 
@@ -36,11 +36,10 @@ def open_store(store: str | Store | Limiter) -> Any:
         ConfigurationError: The URL is not valid, or the store is in the memory of one process.
     """
     if isinstance(store, Limiter):
-        shared = wiring_of(store).stores.shared
-        opened: Any = shared if shared.shared else None
+        opened: StoreAccess = wiring_of(store).stores.shared
     else:
-        opened = store_from(_patient(store) if isinstance(store, str) else store, plugin_manager([]))
-    if not isinstance(opened, SupportsCommands):
+        opened = StoreAccess(store_from(_patient(store) if isinstance(store, str) else store, plugin_manager([])))
+    if not opened.shared:
         raise ConfigurationError("this store is not shared by a fleet: name the Redis that the workers use")
     return opened
 

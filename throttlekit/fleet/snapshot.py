@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import AdaptiveConcurrencyAlgorithm, ConcurrencyAlgorithm, Holders
-from throttlekit._core.answer import Answer, Caller, Requester
+from throttlekit._core.answer import Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Gauge
 from throttlekit._core.limit.base import Limit
@@ -64,8 +64,8 @@ _PROCESS_ALIVE_S = 15
 _LIMIT_REPORTED_S = 3_600
 
 
-class FleetStore(Store, SupportsCommands, Protocol):
-    """A store that the whole fleet shares."""
+class FleetStore(Store, SupportsBatch, SupportsCommands, Protocol):
+    """A store that the whole fleet shares, such as a `StoreAccess` of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,18 +352,12 @@ def _last_starts(store: FleetStore, keys: Mapping[int, tuple[Key, float]]) -> di
         cost = max(1, min(round(mean), key.limit.most))
         claims.append(StoreClaim(key.bucket, key.limit.bind(cost, around_us), cost))
     requester, found = Requester(Caller.PEEK), dict[int, float]()
-    answers = _decide_all(store, [Request([claim], requester) for claim in claims])
+    answers = store.decide_all([Request([claim], requester) for claim in claims])
     for number, claim, answer in zip(keys, claims, answers, strict=True):
         if not isinstance(answer, Exception):
             after_ns = claim.cost * claim.algorithm.mark if claim.algorithm.overflows else 0
             found[number] = max(0.0, (answer.retry_us - answer.now_us) / 1e6 - after_ns / 1e9)
     return found
-
-
-def _decide_all(store: FleetStore, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-    if isinstance(store, SupportsBatch):
-        return store.decide_all(requests)
-    return [store.decide(request.claims, request.requester) for request in requests]
 
 
 def _process(text: str) -> Process:
