@@ -83,12 +83,7 @@ class LimitedTransport(_Options, httpx.BaseTransport):
             if granted is not None:
                 limiter.cancel(granted)
             raise
-        denial = calls.denial(response)
-        if denial is not None:
-            response.close()
-            calls.handle_refusal(limiter, needed, denial)
-            raise denial
-        calls.apply_response(limiter, needed, response)
+        calls.handle_response(limiter, needed, response)
         return response
 
     def close(self) -> None:

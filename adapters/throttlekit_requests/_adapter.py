@@ -81,12 +81,7 @@ class LimitedAdapter(HTTPAdapter):
         except NoConnection as error:
             _give_back(limiter, granted, error)
             raise
-        denial = calls.denial(response)
-        if denial is not None:
-            response.close()
-            calls.handle_refusal(limiter, needed, denial)
-            raise denial
-        calls.apply_response(limiter, needed, response)
+        calls.handle_response(limiter, needed, response)
         return response
 
 

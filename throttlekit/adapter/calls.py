@@ -115,14 +115,21 @@ class Calls:
             return None
         return limiter.wait(*needed.limits, key=needed.key_of(*needed.limits), cost=needed.cost, timeout=self.timeout)
 
-    def handle_refusal(self, limiter: Limiter, needed: CallLimits, denial: RateLimited) -> None:
-        """Pause the fleet after the partner denied a request outside a job. In a job, the raised error does that."""
-        if not self.in_job(needed):
-            with suppress(StoreUnavailable):
-                limiter.pause(self.limits[0], denial.retry_after, key=needed.key_of(self.limits[0]), refused=True)
+    def handle_response(self, limiter: Limiter, needed: CallLimits, response: Any) -> None:
+        """
+        Apply the rate-limit headers of *response*.
 
-    def apply_response(self, limiter: Limiter, needed: CallLimits, response: object) -> None:
-        """Apply the rate-limit headers of *response*."""
+        Raises:
+            RateLimited: The partner denied the request, and *response* is closed. Outside a job, the fleet is paused
+                already; in a job, the error does that.
+        """
+        denial = self.denial(response)
+        if denial is not None:
+            response.close()
+            if not self.in_job(needed):
+                with suppress(StoreUnavailable):
+                    limiter.pause(self.limits[0], denial.retry_after, key=needed.key_of(self.limits[0]), refused=True)
+            raise denial
         if self.in_job(needed):
             self.apply_in_job(needed, response)
         else:
