@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import os
+import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.limit.base import Limit
 from throttlekit.testing.adapter_site import RATE, AdapterSite, End, Note, Notes, Settings, wait_until
 
-__all__ = ["CLOCKS", "PAUSES", "AdapterBench", "Logged", "OnSite", "Sent"]
+__all__ = ["CLOCKS", "PAUSES", "AdapterBench", "OnSite", "Sent", "logged"]
 
 _NUMBERS = itertools.count(1)
 CLOCKS = 0.02
@@ -133,7 +134,7 @@ class OnSite:
             test = getattr(cls, f"test_{promise}", None)
             if test is None:
                 raise TypeError(f"{cls.__name__}.unsupported: there is no promise {promise!r}")
-            setattr(cls, f"test_{promise}", _skip(test, reason))
+            setattr(cls, f"test_{promise}", unittest.skip(f"unsupported: {reason}")(test))
 
     def make_site(self, settings: Settings) -> AbstractContextManager[AdapterSite]:
         """
@@ -154,31 +155,15 @@ class OnSite:
             bench.until_empty()
 
 
-def _skip(test: Callable[..., None], reason: str) -> Callable[..., None]:
-    @functools.wraps(test)
-    def skipped(self: Any) -> None:
-        raise unittest.SkipTest(f"unsupported: {reason}")
-
-    return skipped
-
-
-class Logged(logging.Handler):
-    """Collects the log records of this process while it is in use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-    def __enter__(self) -> Logged:
-        root = logging.getLogger()
-        self._level = root.level
-        root.setLevel(logging.INFO)
-        root.addHandler(self)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        logging.getLogger().removeHandler(self)
-        logging.getLogger().setLevel(self._level)
+@contextmanager
+def logged() -> Generator[list[logging.LogRecord], None, None]:
+    """Yield a list to which the log records of this process are added, from INFO on."""
+    root, handler = logging.getLogger(), BufferingHandler(sys.maxsize)
+    level = root.level
+    root.setLevel(logging.INFO)
+    root.addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)

@@ -8,7 +8,7 @@ import logging
 import time
 
 from throttlekit.adapter.options import WaitRules
-from throttlekit.testing.adapter_bench import CLOCKS, PAUSES, Logged, OnSite
+from throttlekit.testing.adapter_bench import CLOCKS, PAUSES, OnSite, logged
 from throttlekit.testing.adapter_site import COUNT, QUEUED, RATE, SHARED, STEADY, End, Settings, wait_until
 
 __all__ = ["BoundConformance", "DenialConformance"]
@@ -65,16 +65,16 @@ class DenialConformance(OnSite):
 
     def test_a_denial_is_quiet(self) -> None:
         """Twenty denials log at most one line at INFO for their limit, no warning and no stack trace."""
-        with self.bench() as bench, Logged() as logged:
+        with self.bench() as bench, logged() as records:
             bench.deny(0.5)
             for sent in [bench.send("rate") for _ in range(20)]:
                 bench.begun(sent)
             bench.until_empty()
             lines = bench.log().splitlines()
-            loud = [record for record in logged.records if record.levelno >= logging.WARNING or record.exc_info]
+            loud = [record for record in records if record.levelno >= logging.WARNING or record.exc_info]
             assert [record.getMessage() for record in loud] == []
             assert [line for line in lines if any(word in line for word in ("Traceback", "WARNING", "ERROR"))] == []
-            lines += [record.getMessage() for record in logged.records]
+            lines += [record.getMessage() for record in records]
             summaries = [line for line in lines if repr(RATE.name) in line]
             assert len(summaries) <= bench.site.processes, summaries
 
