@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from throttlekit._core.answer import Answer, Look, Requester
@@ -26,11 +26,9 @@ from throttlekit.stores.base import (
 )
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["StoreAccess", "call_each_group"]
+__all__ = ["StoreAccess"]
 
 _T = TypeVar("_T")
-_G = TypeVar("_G")
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
 
 
 class StoreAccess:
@@ -59,7 +57,7 @@ class StoreAccess:
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         names = [claim.bucket for claim in claims]
-        return self._ask(names, lambda: self._store.decide(claims, requester, now_us, attempt=attempt))
+        return self._ask(names, lambda store: store.decide(claims, requester, now_us, attempt=attempt))
 
     def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer."""
@@ -71,29 +69,35 @@ class StoreAccess:
             return [error] * len(requests)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._part_by_part(corrections, lambda those: self._store.settle(those, now_us))
+        self._part_by_part(corrections, lambda store, those: store.settle(those, now_us))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._part_by_part(leases, lambda those: self._store.release(those, now_us))
+        self._part_by_part(leases, lambda store, those: store.release(those, now_us))
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        return self._ask([each.bucket for each in leases], lambda: self._store.renew(leases, now_us))
+        held: dict[Lease, bool] = {}
+
+        def renew(store: Store, those: Sequence[Lease]) -> None:
+            held.update(zip(those, store.renew(those, now_us), strict=True))
+
+        self._part_by_part(leases, renew)
+        return [held[each] for each in leases]
 
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
-        self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us, emptied=emptied))
+        self._part_by_part(claims, lambda store, those: store.pause(those, for_us, now_us, emptied=emptied))
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        self._part_by_part(slowings, lambda those: self._store.slow(those, now_us))
+        self._part_by_part(slowings, lambda store, those: store.slow(those, now_us))
 
     def look(
         self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
     ) -> Look:
-        return self._ask([claim.bucket], lambda: self._store.look(claim, owner, free, ids, now_us))
+        return self._ask([claim.bucket], lambda store: store.look(claim, owner, free, ids, now_us))
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self._part_by_part(claims, lambda those: self._store.wake(those, now_us))
+        self._part_by_part(claims, lambda store, those: store.wake(those, now_us))
 
     def forget(
         self,
@@ -104,16 +108,16 @@ class StoreAccess:
         *,
         keep: bool = False,
     ) -> None:
-        self._part_by_part(claims, lambda those: self._store.forget(those, ids, owner, now_us, keep=keep))
+        self._part_by_part(claims, lambda store, those: store.forget(those, ids, owner, now_us, keep=keep))
 
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
-        return self._ask([each.bucket for each in claims], lambda: self._store.where(claims, id, now_us))
+        return self._ask([each.bucket for each in claims], lambda store: store.where(claims, id, now_us))
 
     def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
-        return self._ask([claim.bucket], lambda: self._store.list_waiting(claim, most))
+        return self._ask([claim.bucket], lambda store: store.list_waiting(claim, most))
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
-        self._ask([each.claim.bucket for each in charges], lambda: self._store.return_units(charges, requester, now_us))
+        self._part_by_part(charges, lambda store, those: store.return_units(those, requester, now_us))
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
@@ -121,15 +125,16 @@ class StoreAccess:
         return self._store.listen(owner, on_wakes, missed)
 
     def reset(self, buckets: Sequence[str]) -> None:
-        self._ask(buckets, lambda: self._store.reset(buckets))
+        self._part_by_part(buckets, lambda store, those: store.reset(those), str)
 
     def clear_waitlists(self, buckets: Sequence[str]) -> None:
-        self._ask(buckets, lambda: self._store.clear_waitlists(buckets))
+        self._part_by_part(buckets, lambda store, those: store.clear_waitlists(those), str)
 
     @property
     def shared(self) -> bool:
         """Whether the store supports `commands`."""
-        return isinstance(self._store, SupportsCommands)
+        store = self._store
+        return store.shared if isinstance(store, StoreAccess) else isinstance(store, SupportsCommands)
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
@@ -167,32 +172,32 @@ class StoreAccess:
     def close(self) -> None:
         self._store.close()
 
-    def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
-        """Call *question*, which reads or changes *names*."""
-        return question()
+    def _ask(self, names: Sequence[str], question: Callable[[Store], _T]) -> _T:
+        """Call *question*, which reads or changes *names* in a store."""
+        return question(self._store)
 
-    def _part_by_part(self, what: Sequence[_N], question: Callable[[Sequence[_N]], None]) -> None:
+    def _part_by_part(
+        self,
+        what: Sequence[_T],
+        question: Callable[[Store, Sequence[_T]], None],
+        name_of: Callable[[Any], str] = attrgetter("bucket"),
+    ) -> None:
         """Call *question* for each part of the store, even after one has failed. Then raise the first error."""
 
-        def ask(part: str, those: Sequence[_N]) -> None:
-            self._ask([each.bucket for each in those], partial(question, those))
+        def ask(those: Sequence[_T]) -> None:
+            self._ask([name_of(each) for each in those], lambda store: question(store, those))
 
-        call_each_group(what, lambda each: self._part(each.bucket), ask)
+        parts: dict[str, list[_T]] = {}
+        for each in what:
+            parts.setdefault(self._part(name_of(each)), []).append(each)
+        failed: StoreUnavailable | None = None
+        for those in parts.values():
+            try:
+                ask(those)
+            except StoreUnavailable as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _part(self, name: str) -> str:
         return self._parted.part_of(name) if self._parted is not None else ""
-
-
-def call_each_group(items: Iterable[_T], group_of: Callable[[_T], _G], call: Callable[[_G, list[_T]], None]) -> None:
-    """Call *call* with each group and its part of *items*, even after one has failed. Then raise the first error."""
-    groups: dict[_G, list[_T]] = {}
-    for each in items:
-        groups.setdefault(group_of(each), []).append(each)
-    failed: StoreUnavailable | None = None
-    for group, those in groups.items():
-        try:
-            call(group, those)
-        except StoreUnavailable as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed

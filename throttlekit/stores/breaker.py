@@ -129,12 +129,12 @@ class CircuitBreaker(StoreAccess):
                 self._record_failure(names, error, self._clock() - began)
             raise
 
-    def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
+    def _ask(self, names: Sequence[str], question: Callable[[Store], _T]) -> _T:
         if self._outages:
             self._turn_away(names)
         began = self._clock()
         try:
-            answer = question()
+            answer = question(self._store)
         except StoreUnavailable as error:
             self._record_failure(names, error, self._clock() - began)
             raise

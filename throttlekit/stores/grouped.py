@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from operator import attrgetter
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from throttlekit._core.answer import Answer, Look, Requester
+from throttlekit._core.answer import Answer, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.pattern import matches
-from throttlekit._core.wait_control import Charge, Waiting, Where
+from throttlekit._core.wait_control import Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.access import StoreAccess, call_each_group
-from throttlekit.stores.base import (
-    Correction,
-    Lease,
-    Request,
-    Slowing,
-    Store,
-    SupportsCommands,
-    decide_or_error,
-    key_of,
-)
+from throttlekit.stores.access import StoreAccess
+from throttlekit.stores.base import Request, Store, decide_or_error, key_of
 from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.waitlists import binding_where
 
@@ -71,15 +61,15 @@ class _Group(StoreAccess):
         self.failed = False
         return answer
 
-    def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
-        return self.call(question)
+    def _ask(self, names: Sequence[str], question: Callable[[Store], _T]) -> _T:
+        return self.call(partial(question, self._store))
 
     def _name(self, error: object) -> None:
         if isinstance(error, StoreUnavailable) and error.part is not None:
             error.part = f"{self.label} {error.part}"
 
 
-class GroupedStore:
+class GroupedStore(StoreAccess):
     """
     Keeps each limit in the store of the first group whose pattern matches its name, otherwise in the default store. The
     default store also has the data of the fleet for all limits.
@@ -94,7 +84,7 @@ class GroupedStore:
 
     def __init__(self, default: Store, groups: Sequence[tuple[str, Store]]) -> None:
         self._default = _Group("default", default)
-        self.address = self._default.address
+        super().__init__(self._default)
         self._groups = [(pattern, _Group(f"group {pattern}", store)) for pattern, store in groups]
         self._known: dict[str, _Group] = {}
 
@@ -109,7 +99,7 @@ class GroupedStore:
         parts = [Part(group, those, group.failed) for group, those in numbers.items()]
         return decide_in_parts(parts, claims, requester, now_us, attempt=attempt)
 
-    def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+    def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         answers: dict[int, Answer | Exception] = {}
         together: dict[_Group, list[int]] = {}
         for number, request in enumerate(requests):
@@ -120,41 +110,16 @@ class GroupedStore:
             answers.update(zip(numbers, group.decide_all([requests[number] for number in numbers]), strict=True))
         return [answers.get(number) or decide_or_error(self, request) for number, request in enumerate(requests)]
 
-    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
-        self._each(charges, lambda group, those: group.return_units(those, requester, now_us))
-
-    def look(
-        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
-    ) -> Look:
-        return self._of(claim.bucket).look(claim, owner, free, ids, now_us)
-
-    def forget(
-        self,
-        claims: Sequence[StoreClaim],
-        ids: Sequence[str],
-        owner: str = "",
-        now_us: int | None = None,
-        *,
-        keep: bool = False,
-    ) -> None:
-        self._each(claims, lambda group, those: group.forget(those, ids, owner, now_us, keep=keep))
-
-    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self._each(claims, lambda group, those: group.wake(those, now_us))
-
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
         found: list[Where] = []
 
-        def find(group: _Group, those: list[StoreClaim]) -> None:
+        def find(group: Store, those: Sequence[StoreClaim]) -> None:
             each = group.where(those, id, now_us)
             if each is not None:
                 found.append(each._replace(claim=claims.index(those[each.claim])))
 
-        self._each(claims, find)
+        self._part_by_part(claims, find)
         return binding_where(found)
-
-    def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
-        return self._of(claim.bucket).list_waiting(claim, most)
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
@@ -164,31 +129,6 @@ class GroupedStore:
                 stack.callback(group.listen(owner, on_wakes, missed))
             return stack.pop_all().close
 
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._each(corrections, lambda group, those: group.settle(those, now_us))
-
-    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._each(leases, lambda group, those: group.release(those, now_us))
-
-    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        held: dict[Lease, bool] = {}
-        self._each(leases, lambda group, those: held.update(zip(those, group.renew(those, now_us), strict=True)))
-        return [held[each] for each in leases]
-
-    def pause(
-        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
-    ) -> None:
-        self._each(claims, lambda group, those: group.pause(those, for_us, now_us, emptied=emptied))
-
-    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        self._each(slowings, lambda group, those: group.slow(those, now_us))
-
-    def reset(self, buckets: Sequence[str]) -> None:
-        self._each(buckets, lambda group, those: group.reset(those), str)
-
-    def clear_waitlists(self, buckets: Sequence[str]) -> None:
-        self._each(buckets, lambda group, those: group.clear_waitlists(those), str)
-
     def part_of(self, name: str) -> str:
         """Return the group that keeps *name*, and the part of its store. Each group has a different clock."""
         return self._of(name).part_of(name)
@@ -196,34 +136,6 @@ class GroupedStore:
     def close(self) -> None:
         for group in self._all():
             group.close()
-
-    def _all(self) -> list[_Group]:
-        return [self._default, *[group for _, group in self._groups]]
-
-    def _of(self, name: str) -> _Group:
-        """Return the group that keeps *name*, which may be a pattern for all names of one limit."""
-        limit = name.partition("{")[2].partition(":")[0]  # names of the fleet's data have no colon there
-        found = self._known.get(limit)
-        if found is None:
-            shown = unquote(limit)
-            of_group = (group for pattern, group in self._groups if "}" not in limit and matches(pattern, shown))
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            found = self._known[limit] = next(of_group, self._default)
-        return found
-
-    def _each(
-        self,
-        items: Sequence[_T],
-        question: Callable[[_Group, list[_T]], None],
-        name_of: Callable[[Any], str] = attrgetter("bucket"),
-    ) -> None:
-        """Call *question* for each store with its part of *items*, even after one has failed. Raise the first error."""
-        call_each_group(items, lambda each: self._of(name_of(each)), question)
-
-
-class _SharedGroupedStore(GroupedStore):
-    """A grouped store whose default store the whole fleet shares, with the rules of live control and the reports."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """Like `SupportsCommands.commands`. Each command is sent to the store that keeps its key."""
@@ -251,8 +163,28 @@ class _SharedGroupedStore(GroupedStore):
             return f"{number}:{after}", names
         return (f"{int(number) + 1}:" if int(number) + 1 < len(groups) else ""), names
 
+    def _ask(self, names: Sequence[str], question: Callable[[Store], _T]) -> _T:
+        return question(self._of(names[0]))
+
+    def _part(self, name: str) -> str:
+        return self.part_of(name)
+
+    def _all(self) -> list[_Group]:
+        return [self._default, *[group for _, group in self._groups]]
+
+    def _of(self, name: str) -> _Group:
+        """Return the group that keeps *name*, which may be a pattern for all names of one limit."""
+        limit = name.partition("{")[2].partition(":")[0]  # names of the fleet's data have no colon there
+        found = self._known.get(limit)
+        if found is None:
+            shown = unquote(limit)
+            of_group = (group for pattern, group in self._groups if "}" not in limit and matches(pattern, shown))
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[limit] = next(of_group, self._default)
+        return found
+
 
 def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:
     """Combine *default* with a separate store for each of *groups*; see `GroupedStore`."""
-    made = _SharedGroupedStore if isinstance(default, SupportsCommands) else GroupedStore
-    return made(default, groups) if groups else default
+    return GroupedStore(default, groups) if groups else default
