@@ -6,7 +6,7 @@ import logging
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from throttlekit._core.answer import Waited
 from throttlekit._core.decision import Decision
@@ -88,19 +88,19 @@ class Overrides:
             ConfigurationError: A key or a tier cannot be computed.
         """
         rules, now_us = self.rules, self._follower.now_us()
-        overridden = OverriddenLimits([], [])
+        limits, shadow, longest = list[Limit](), list[Limit](), None
         for declared in call.limits:
             own, scale = rules.get(declared.name, _NO_RULES), self._scale(declared.name, now_us)
             if own is _NO_RULES and scale is None:
-                overridden.limits.append(declared)
+                limits.append(declared)
                 continue
             limit = self._alter(declared.for_job(call.real_job), own.set, scale, now_us)
             paused = _pause(call, limit, resolver.key(call, limit), own.pause, now_us) if own.pause else None
-            if paused is not None and (overridden.paused is None or _end(paused.rule) > _end(overridden.paused.rule)):
-                overridden = replace(overridden, paused=paused)
-            shadowed = any(not rule.over(now_us) for rule in own.shadow.values())
-            (overridden.shadow if shadowed else overridden.limits).append(limit)
-        return overridden
+            if paused is not None and (longest is None or _end(paused.rule) > _end(longest.rule)):
+                longest = paused
+            is_shadowed = any(not rule.over(now_us) for rule in own.shadow.values())
+            (shadow if is_shadowed else limits).append(limit)
+        return OverriddenLimits(limits, shadow, longest)
 
     def too_dear(self, error: CostExceedsLimit, call: Call) -> Paused:
         """
