@@ -58,8 +58,8 @@ ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
 
 _AT_ONCE = 100
 _MOST_HOLDERS = 200
-_FILTERED_DEPTH = 1_000
-"""The number of keys of all limits that are read to find the keys of the wanted limits."""
+_FILTERED_DEPTH, _DEPTH_OF_ONE = 1_000, 300
+"""The number of keys of all limits that are read to find those of limits with a given name, or of one limit."""
 _PROCESS_ALIVE_S = 15
 _LIMIT_REPORTED_S = 3_600
 
@@ -201,7 +201,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     if only is not None and not only.has_keys:
         names = [bucket_name(only.limit.name, "", only.limit.fingerprint)]
     else:
-        depth = max(most, _FILTERED_DEPTH) if name or id else most
+        depth = max(most, _DEPTH_OF_ONE if id else _FILTERED_DEPTH if name else 0)
         names = pressing_names(store, ORDERS[order], depth, now, is_wanted)[:most] if most else []
     keys = _read_keys(store, names, limits, minutes_of_keys(store, names, now))
     alive = [_process(text_of(each)) for each, alive_s in pairs(processes) if float(alive_s) >= now - _PROCESS_ALIVE_S]
@@ -213,6 +213,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
 
 def read_keys(store: FleetStore, known: Known, names: Sequence[str], now: float) -> tuple[Key, ...]:
     """Return the state of those keys, with the stored *names*, that belong to *known*. Raises like `look`."""
+    if not names:
+        return ()
     minutes = minutes_of_keys(store, [known.id, *names], now)
     return _read_keys(store, names, {known.id: replace(known, minute=minutes[known.id])}, minutes)
 
