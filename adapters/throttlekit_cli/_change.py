@@ -82,14 +82,22 @@ def change_command(
     def decorate(plan: _Plan) -> click.Command:
         @functools.wraps(plan)
         def run(name: str, url: str | None, by: str | None, yes: bool = True, **options: Any) -> None:
+            from throttlekit_cli.formatting import format_change
+            from throttlekit_cli.store import name_store
+
             change, may_be_unknown = plan(name, **options), yes or options.get("unset", False)
             with open_control(url, by) as control:
+                where = f"Store: {name_store(url)}"
                 if not _is_known(control, name, options.get("tier"), pattern=pattern) and not may_be_unknown:
                     raise CommandFailed(
-                        "nothing was changed. If the limit is deployed later, repeat the command with --yes. "
-                        f"Store: {_name_store(url)}"
+                        f"nothing was changed. If the limit is deployed later, repeat the command with --yes. {where}"
                     )
-                _print_changes(url, change(control), nothing.format(name=name, **options), follow=follow)
+                changes = change(control)
+            if not changes:
+                click.echo(f"{nothing.format(name=name, **options)} {where}.", err=True)
+                sys.exit(NOTHING_CHANGED)
+            click.echo("\n".join(map(format_change, changes)))
+            click.echo(f"{where}. Running workers apply it within 2 seconds." if follow else f"{where}.")
 
         command: Callable[..., None] = run
         own: list[_Parameter] = [_name_argument, *parameters, url_option(), _by_option]
@@ -110,24 +118,6 @@ def open_control(url: str | None, by: str | None = None) -> Generator[Control, N
 
     with store_errors(), Control(url, by=by) as control:
         yield control
-
-
-def _print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, follow: bool) -> None:
-    from throttlekit_cli.formatting import format_change
-
-    where = f"Store: {_name_store(url)}."
-    if not changes:
-        click.echo(f"{nothing} {where}", err=True)
-        sys.exit(NOTHING_CHANGED)
-    for change in changes:
-        click.echo(format_change(change))
-    click.echo(f"{where} Running workers apply it within 2 seconds." if follow else where)
-
-
-def _name_store(url: str | None) -> str:
-    from throttlekit_cli.store import name_store
-
-    return name_store(url)
 
 
 def _is_known(control: Control, name: str, tier: str | None, *, pattern: bool) -> bool:
