@@ -10,9 +10,10 @@ import importlib.util
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
@@ -50,6 +51,7 @@ DEFERRAL_BUCKETS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 STORE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
+@dataclass(slots=True, eq=False)
 class Tally:
     """
     The counts of one limit, or of one of its tiers, in this process.
@@ -74,43 +76,23 @@ class Tally:
         export: The values that the plugin has exported of this tally.
     """
 
-    __slots__ = (
-        "allowed",
-        "denied",
-        "downstream_429",
-        "export",
-        "has_slots",
-        "holder_updates",
-        "holders",
-        "limit",
-        "name",
-        "paused_until",
-        "settled",
-        "shadow",
-        "slots_lost",
-        "tier",
-        "units",
-        "waitlist_end",
-        "worst_key",
-    )
-
-    def __init__(self, name: str, tier: str) -> None:
-        self.name, self.tier = name, tier
-        self.allowed: defaultdict[str, int] = defaultdict(int)
-        self.denied: defaultdict[str, int] = defaultdict(int)
-        self.shadow: defaultdict[str, int] = defaultdict(int)
-        self.units = 0
-        self.settled: defaultdict[str, int] = defaultdict(int)
-        self.downstream_429 = 0
-        self.slots_lost = 0
-        self.waitlist_end = 0.0
-        self.worst_key: str | None = None
-        self.paused_until = 0.0
-        self.holders = 0
-        self.holder_updates = 0
-        self.has_slots = False
-        self.limit: Limit | None = None
-        self.export: Any = None
+    name: str
+    tier: str
+    allowed: Counter[str] = field(default_factory=Counter[str])
+    denied: Counter[str] = field(default_factory=Counter[str])
+    shadow: Counter[str] = field(default_factory=Counter[str])
+    units: int = 0
+    settled: Counter[str] = field(default_factory=Counter[str])
+    downstream_429: int = 0
+    slots_lost: int = 0
+    waitlist_end: float = 0.0
+    worst_key: str | None = None
+    paused_until: float = 0.0
+    holders: int = 0
+    holder_updates: int = 0
+    has_slots: bool = False
+    limit: Limit | None = None
+    export: Any = None
 
     def counters(self) -> Iterator[tuple[str, dict[str, str], int]]:
         """Yield the name, the own labels and the value of each counter. The reason "in line" becomes in_line."""
@@ -159,6 +141,7 @@ class Tally:
             self.holder_updates += 1
 
 
+@dataclass(slots=True, eq=False)
 class _FastCounter:
     """
     Counts the most frequent decision, a grant under one limit without slots, with two additions.
@@ -170,11 +153,12 @@ class _FastCounter:
         active: Whether the counter is in use.
     """
 
-    __slots__ = ("active", "decisions", "flushed", "limit", "tally", "units")
-
-    def __init__(self, limit: Limit, tally: Tally) -> None:
-        self.limit, self.tally, self.active = limit, tally, True
-        self.decisions = self.flushed = self.units = 0
+    limit: Limit
+    tally: Tally
+    active: bool = True
+    decisions: int = 0
+    flushed: int = 0
+    units: int = 0
 
     def flush(self) -> None:
         self.tally.allowed["allowed"] += self.decisions - self.flushed
