@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -75,9 +74,9 @@ class PrometheusMetrics(CountingPlugin):
         if tally.export is None:  # created under the lock: a second one would export all counts again
             self.for_each_tally(None, families.write)
         export = families.export_of(tally)
-        export.wait.observe(waited)
+        export.child("wait").observe(waited)
         if deferrals:
-            export.deferrals.observe(deferrals)
+            export.child("deferrals").observe(deferrals)
 
     def record_store(self, seconds: float, context: Any) -> None:
         self._families.store_seconds.observe(seconds)
@@ -231,15 +230,8 @@ class _Export:
         self._values[name] = value
         return value - (before or 0)
 
-    @cached_property
-    def wait(self) -> Histogram:
-        return self._families.wait.labels(*self._labels)
-
-    @cached_property
-    def deferrals(self) -> Histogram:
-        return self._families.deferrals.labels(*self._labels)
-
     def child(self, family: str, *labels: str) -> Any:
+        """Return the metric of *family* with the labels of the tally, and its own *labels*."""
         name = (family, *labels)
         if name not in self._children:
             self._children[name] = getattr(self._families, family).labels(*self._labels, *labels)
