@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,21 +72,20 @@ class _Seen:
     """Jobs that requested units for the first time."""
     units: int = 0
     settled: int = 0
-    denied: dict[str, int] = field(default_factory=dict[str, int])
+    denied: Counter[str] = field(default_factory=Counter[str])
     due_us: int = 0
     wait_us: int = 0
 
     @property
     def denials(self) -> int:
-        return sum(self.denied.values())
+        return self.denied.total()
 
     def add(self, other: _Seen) -> None:
         self.allowed += other.allowed
         self.arrived += other.arrived
         self.units += other.units
         self.settled += other.settled
-        for reason, count in other.denied.items():
-            self.denied[reason] = self.denied.get(reason, 0) + count
+        self.denied.update(other.denied)
         self.wait_us = max(self.wait_us, other.wait_us)
 
     def reasons(self) -> list[tuple[str, int]]:
@@ -139,7 +139,7 @@ class Counts:
             else:
                 bucket = binding.claim.bucket
                 seen = self._seen.get(bucket) or self._seen_of(bucket, decision.limit)
-                seen.denied[reason] = seen.denied.get(reason, 0) + 1
+                seen.denied[reason] += 1
                 if job is None or reason == "queue full":
                     return
                 seen.arrived += waited.denials == 1
@@ -324,7 +324,7 @@ def _moments(sums: Mapping[str, _Seen], partner_429s: Mapping[str, int]) -> dict
     """Return the additions to the history of each limit, for at most 100 limits."""
     found = {id: Moment(partner_429s=count) for id, count in partner_429s.items()}
     for each in list(sums.values())[:_MOST_REPORTED]:
-        paused = each.denied.get("paused", 0)
+        paused = each.denied["paused"]
         found[each.bucket] = Moment(
             each.units + each.settled,
             each.allowed,

@@ -11,6 +11,7 @@ Rule 3: at most 50 limits have such a history. A limit without shares has none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -165,8 +166,7 @@ def largest(units: Mapping[str, int], *, others: int, most: int) -> tuple[dict[s
 
 def sum_of(steps: Iterable[SharedStep]) -> dict[str, int]:
     """Return the units of each tenant that *steps* name, summed over all steps, the largest first."""
-    found = dict[str, int]()
+    found = Counter[str]()
     for step in steps:
-        for name, count in (step.units or {}).items():
-            found[name] = found.get(name, 0) + count
-    return dict(sorted(found.items(), key=lambda each: -each[1]))
+        found.update(step.units or {})
+    return dict(found.most_common())
