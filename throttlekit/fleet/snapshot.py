@@ -38,7 +38,7 @@ from throttlekit.fleet.list_now import (
 )
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of
 from throttlekit.fleet.rules import RULES, Rule, rules_in_force
-from throttlekit.stores.base import Request, Store, SupportsBatch, SupportsCommands
+from throttlekit.stores.base import Request, Store, SupportsBatch, SupportsCommands, SupportsScan
 
 __all__ = [
     "ORDERS",
@@ -64,8 +64,8 @@ _PROCESS_ALIVE_S = 15
 _LIMIT_REPORTED_S = 3_600
 
 
-class FleetStore(Store, SupportsBatch, SupportsCommands, Protocol):
-    """A store that the whole fleet shares, such as a `StoreAccess` of it."""
+class FleetStore(Store, SupportsBatch, SupportsCommands, SupportsScan, Protocol):
+    """A store that the whole fleet shares, or a `StoreAccess` of it."""
 
 
 @dataclass(frozen=True, slots=True)

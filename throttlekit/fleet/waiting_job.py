@@ -25,7 +25,6 @@ from throttlekit.fleet.replies import pairs, text_of, time_of
 from throttlekit.fleet.rule_follower import read_rules
 from throttlekit.fleet.rules import Rule, rules_in_force
 from throttlekit.fleet.snapshot import FleetStore, Key, Known, known_of, read_keys
-from throttlekit.stores.base import SupportsScan
 
 __all__ = ["MAX_NAMES", "Found", "Waiting", "look_up"]
 
@@ -189,13 +188,11 @@ class _Search:
 
     def _scan(self) -> Iterator[Sequence[str]]:
         self.searched_all = False
-        if not isinstance(self._store, SupportsScan):
-            return
         cursor = ""
         for _ in range(0, self._max_names, _SCANNED_AT_ONCE):
             try:
                 cursor, names = self._store.scan(_EVERY_LIST, cursor)
-            except TypeError:  # a part of a `StoreAccess` or of a group does not support scans
+            except TypeError:  # the store, or that of a group, does not support scans
                 return
             buckets = [bucket_of(name) for name in names]
             for at in range(0, len(buckets), _SEARCHED_AT_ONCE):
