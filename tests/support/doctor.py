@@ -22,6 +22,7 @@ def run_doctor(*options: str, folder: Path | None = None) -> Result:
     its framework, is forgotten afterwards.
     """
     importlib.invalidate_caches()
+    sys.modules.pop("shop", None)
     app_before = celery._state._tls.current_app, celery._state.default_app
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("THROTTLEKIT_URL", raising=False)
