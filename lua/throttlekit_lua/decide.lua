@@ -108,19 +108,19 @@ end
 
 -- Returns the job's entry, or a new one. If the job's workflow holds the slot, the entry costs no unit and is first.
 local function position(c)
-  local list = c.list
+  local list, e = c.list, c.entry
   if list.epoch == '' then list.epoch = epoch end
-  local e = c.entry
   if e and not c.held == (e.cost == 0) then
     forget(list, e)
     e = nil
   end
   if not e then
     local place, step = new_place(list, c, caller == 'again')
-    e = {id = job, place = place, cost = c.held and 0 or c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
+    e = {id = job, place = place, cost = 0, owner = owner, at = 0, step = step, tenant = c.tenant}
     e.workflow = workflow_of(c)
     c.entry = e
   end
+  if e.at == 0 and not c.held then e.cost = c.cost end  -- the cost may have changed since the last request
   e.since, e.denials = max(0, now - waited_for), waited_denials
   return e
 end

@@ -226,6 +226,19 @@ def test_a_job_is_found_with_its_position_and_the_limit_that_holds_it_back(store
     assert store.where([fast, slow], "unknown", NOW_US) is None
 
 
+@pytest.mark.usefixtures("received_wakes")
+def test_a_job_whose_cost_has_changed_is_woken_for_its_present_cost(store: Any) -> None:
+    """The cost of a waiting job can change, for example with an operator's rule."""
+    assert _decide(store, "zero", _claim(FAST, 10)).reason is Reason.ALLOWED
+    assert _decide(store, "one", _claim(FAST, 1)).kept is not None
+    assert _decide(store, "one", _claim(FAST, 8)).kept is not None
+    for units, woken in ((7, 0), (8, 1)):
+        at_us = NOW_US + units * SECOND // 10
+        store.wake([_claim(FAST)], at_us)
+        assert store.list_waiting(_claim(FAST), 1).woken == woken, units
+    assert _decide(store, "one", _claim(FAST, 8), at_us=at_us).reason is Reason.ALLOWED
+
+
 def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> None:
     """The first jobs of a waitlist are returned in their order, with their owners."""
     claim = _claim(SLOW)
