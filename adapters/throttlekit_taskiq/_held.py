@@ -26,6 +26,7 @@ from throttlekit.adapter.loop import HoldingStream
 __all__ = ["Delivered", "Holding", "check_broker"]
 
 _RENEW = throttlekit_lua.script("taskiq_renew")
+_RENEWED_AT_ONCE = 100
 
 _LONGEST_HOLD = 600.0
 """The seconds after which a waiting message of RabbitMQ is requeued: see `Holding._is_held_for_long`."""
@@ -109,8 +110,6 @@ class Holding(HoldingStream[_Message, Delivered]):
             tend_every=_LONGEST_HOLD / 10 if self._idle is None else self._idle / 4,
         )
         self._broker: Any = broker
-        self._consumers: list[tuple[Any, str]] = []  # further consumers of RabbitMQ: the queue and the tag of each
-        self._arrived: asyncio.Queue[Any] = asyncio.Queue()  # their messages, and numbers of held messages
         self._kept: dict[str, Delivered] = {}
 
     def waiting_of(self, message: Delivered, task_id: str) -> Waiting:
@@ -132,16 +131,12 @@ class Holding(HoldingStream[_Message, Delivered]):
         await self.settle()
 
     async def tend(self) -> None:
-        """Renew the held messages of streams, so that no other worker claims them, or put back old ones."""
-        streams: dict[str, dict[bytes, Delivered]] = {}
-        for message in list(self._kept.values()):
-            if message.stream and not message.acked:
-                streams.setdefault(message.stream, {})[message.entry_id] = message
-            elif self._is_held_for_long(message) and self._kept.get(message.task_id) is message:  # not woken since
-                await self._pass_on(message.task_id)
-        for stream, held in streams.items():
-            for entry_id in held.keys() - await self._renew_entries(stream, [*held]):
-                self._remove(held[entry_id])
+        if self._idle is not None:
+            await self._renew()
+        else:
+            for id, message in list(self._kept.items()):
+                if self._kept.get(id) is message and self._is_held_for_long(message):  # it may have been woken since
+                    await self._pass_on(id)
 
     def _is_held_for_long(self, message: Delivered) -> bool:
         """Return whether to requeue *message*: RabbitMQ closes a channel that holds a message for 30 minutes."""
@@ -155,6 +150,20 @@ class Holding(HoldingStream[_Message, Delivered]):
         message = self._kept.pop(id)
         if self.waker.pass_on(id) is message:
             await self.put_back(message)
+
+    async def _renew(self) -> None:
+        """Renew the held messages of streams, so that no other worker claims them as idle."""
+        streams: dict[str, list[Delivered]] = {}
+        for message in self._kept.values():
+            if message.stream and not message.acked:
+                streams.setdefault(message.stream, []).append(message)
+        for stream, held in streams.items():
+            for first in range(0, len(held), _RENEWED_AT_ONCE):
+                part = held[first : first + _RENEWED_AT_ONCE]
+                ours = await self._renew_entries(stream, part)
+                for message in part:
+                    if message.entry_id not in ours:
+                        self._remove(message)
 
     def _remove(self, message: Delivered) -> None:
         if self._kept.get(message.task_id) is message:
@@ -188,6 +197,11 @@ class Holding(HoldingStream[_Message, Delivered]):
         if not message.acked:
             await message.copy_for_callback().ack()
 
+    def needs_another_stream(self, held: int, streams: int) -> bool:
+        # RabbitMQ limits the unacknowledged messages of a consumer, so held messages need additional consumers.
+        window = getattr(self._broker, "_qos", 0)
+        return bool(window) and held > window * (streams - 1)
+
     async def _read_list(self) -> AsyncGenerator[_Message, None]:
         """
         Yield the messages of the broker's list.
@@ -200,46 +214,7 @@ class Holding(HoldingStream[_Message, Delivered]):
                 yield message
 
     def more_streams(self) -> Sequence[AsyncGenerator[_Message, None]]:
-        if getattr(self._broker, "_qos", 0):
-            return [self._read_further()]
-        return [] if self._idle is None else [self._read_abandoned(self._idle)]
-
-    def on_fetch(self, held: int) -> None:
-        if getattr(self._broker, "_qos", 0) and (held or self._consumers):
-            self._arrived.put_nowait(held)
-
-    async def _read_further(self) -> AsyncGenerator[_Message, None]:
-        """
-        Yield messages of further consumers of RabbitMQ, of which each queue has one for each `qos` of held messages.
-
-        A consumer gets no more messages while `qos` are unacknowledged, as held ones are. When fewer are held, the
-        consumers are cancelled: otherwise this process would fetch messages that other workers could run.
-        """
-        try:
-            while True:
-                arrived = await self._arrived.get()
-                if isinstance(arrived, int):
-                    await self._fit_consumers(arrived)
-                else:
-                    yield AckableMessage(data=arrived.body, ack=arrived.ack)
-        finally:
-            if self._consumers and not self._broker.read_channel.is_closed:
-                await self._fit_consumers(0, fewest=0)
-
-    async def _fit_consumers(self, held: int, fewest: int = 1) -> None:
-        """Open or cancel consumers for *held* messages. Each queue keeps at least *fewest*, once it has them."""
-        queues, window = self._broker._task_queues, self._broker._qos
-        while len(self._consumers) * window < held * len(queues):
-            self.opened_at = asyncio.get_running_loop().time()
-            for queue in queues:
-                declared = await self._broker.read_channel.declare_queue(queue.name, passive=True)
-                self._consumers.append(
-                    (declared, await declared.consume(self._arrived.put, **queue.consumer_arguments))
-                )
-        # Keep up to twice as many as needed, so that they are not opened again at once.
-        kept = len(queues) * max(fewest, 2 * held // window)
-        surplus, self._consumers = self._consumers[kept:], self._consumers[:kept]
-        await asyncio.gather(*(declared.cancel(tag) for declared, tag in surplus))
+        return () if self._idle is None else [self._read_abandoned(self._idle)]
 
     async def _read_abandoned(self, idle: float) -> AsyncGenerator[_Message, None]:
         """
@@ -258,24 +233,32 @@ class Holding(HoldingStream[_Message, Delivered]):
                     _log.warning("Messages of killed workers in the stream %s could not be claimed: %r", name, error)
             await asyncio.sleep(idle / 10)
 
-    async def _dead_consumers(self, stream: str, alive: str) -> AsyncGenerator[str, None]:
-        """Yield the consumers of *stream* that have messages, and whose workers are dead."""
+    def _alive_key(self, stream: str, consumer: str) -> str:
+        """Return the key that exists while the worker of *consumer* lives."""
+        return f"throttlekit:taskiq:alive:{stream}:{self._broker.consumer_group_name}:{consumer}"
+
+    async def _dead_consumers(self, stream: str, idle_ms: int) -> list[str]:
+        """Return the consumers of *stream* that have messages, and whose workers are dead."""
+        dead: list[str] = []
         for info in await self._command("XINFO", "CONSUMERS", stream, self._broker.consumer_group_name):
-            facts: dict[bytes, Any] = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2], strict=True))
+            pairs: Any = info.items() if hasattr(info, "items") else zip(info[::2], info[1::2], strict=True)
+            facts: dict[bytes, Any] = dict(pairs)
             name: str = facts[b"name"].decode()
-            is_idle = facts[b"pending"] and facts[b"idle"] >= self._broker.idle_timeout
-            if is_idle and name != self._broker.consumer_name and not await self._command("EXISTS", alive + name):
-                yield name
+            if name == self._broker.consumer_name or not facts[b"pending"] or facts[b"idle"] < idle_ms:
+                continue
+            if not await self._command("EXISTS", self._alive_key(stream, name)):
+                dead.append(name)
+        return dead
 
     async def _claim(self, stream: str) -> AsyncGenerator[_Message, None]:
         """Renew the key of this worker, and claim and yield the messages of dead consumers."""
         broker = self._broker
         group, own, least = broker.consumer_group_name, broker.consumer_name, broker.idle_timeout
-        alive = f"throttlekit:taskiq:alive:{stream}:{group}:"  # and the name of a consumer, whose worker lives
-        await self._command("SET", alive + own, "1", "PX", least)
-        async for consumer in self._dead_consumers(stream, alive):
-            page = ("XPENDING", stream, group, "IDLE", least, "-", "+", broker.unacknowledged_batch_size, consumer)
-            while pending := await self._command(*page):
+        await self._command("SET", self._alive_key(stream, own), "1", "PX", least)
+        size = broker.unacknowledged_batch_size
+        for consumer in await self._dead_consumers(stream, least):
+            pages = ("XPENDING", stream, group, "IDLE", least, "-", "+", size, consumer)
+            while pending := await self._command(*pages):
                 for entry_id, *_ in pending:
                     # Claim one by one: this worker would keep a message that is claimed but not yielded, because it
                     # lives. XCLAIM returns nothing for a message that another worker has claimed in the meantime.
@@ -285,22 +268,32 @@ class Holding(HoldingStream[_Message, Delivered]):
                             yield AckableMessage(data=fields[b"data"], ack=broker._ack_generator(entry[0], stream))
 
     async def _command(self, *words: Any) -> Any:
-        connection = await self._broker.connection_pool.get_connection()
+        pool = self._broker.connection_pool
+        connection = await pool.get_connection()
         try:
             await connection.send_command(*words)
             return await connection.read_response()
         finally:
-            await self._broker.connection_pool.release(connection)
+            await pool.release(connection)
 
     async def is_ours(self, message: Delivered) -> bool:
-        if message.acked or message.is_lost:
-            return message.acked  # its body has begun before, so the broker no longer has it
+        if message.acked:
+            return True  # its body has begun before, so the broker no longer has it
+        if message.is_lost:
+            return False
         if self._idle is None or not message.stream or self._held_for(message) < self._idle / 20:
             return True
-        return message.entry_id in await self._renew_entries(message.stream, [message.entry_id])
+        return message.entry_id in await self._renew_entries(message.stream, [message])
 
-    async def _renew_entries(self, stream: str, ids: Sequence[bytes]) -> list[bytes]:
-        """Reset the idle time of these messages in a stream. Return the ids of those that this worker still has."""
+    async def _renew_entries(self, stream: str, messages: Sequence[Delivered]) -> list[bytes]:
+        """
+        Reset the idle time of *messages* in their stream. Return the ids of those that this worker still has.
+
+        If a message was deleted from the stream, this worker alone has it, as if it had acknowledged it.
+        """
         named = (stream, self._broker.consumer_group_name, self._broker.consumer_name)
-        ours: list[bytes] = await self._command("EVAL", _RENEW, 1, *named, *ids)
-        return ours
+        ids = [message.entry_id for message in messages]
+        ours, deleted = await self._command("EVAL", _RENEW, 1, *named, *ids)
+        for message in messages:
+            message.acked = message.acked or message.entry_id in deleted
+        return [*ours, *deleted]

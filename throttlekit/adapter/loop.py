@@ -45,10 +45,6 @@ class HoldingStream(ABC, Generic[_R, _T]):
         tend_every: Seconds between two calls of `tend`.
         answers_within: The seconds for which a pending read continues after the worker was stopped. Some brokers lose
             or delay a message that is in transit when the read is cancelled.
-
-    Attributes:
-        opened_at: The time when a stream began to open, by the loop's clock. An adapter that opens more on the same
-            channel sets it.
     """
 
     def __init__(
@@ -77,7 +73,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         self._woken: deque[tuple[str, _T]] = deque()
         self._bell: asyncio.Future[None] | None = None
         self._putting_back: set[asyncio.Task[None]] = set()
-        self.opened_at = 0.0
+        self._opened_at = 0.0
         self._is_away = False
 
     @abstractmethod
@@ -103,8 +99,9 @@ class HoldingStream(ABC, Generic[_R, _T]):
     async def tend(self) -> None:
         """Do periodic work for waiting messages, such as renewing their claims. Errors are logged."""
 
-    def on_fetch(self, held: int) -> None:
-        """Called before messages are fetched, while *held* messages are unacknowledged."""
+    def needs_another_stream(self, held: int, streams: int) -> bool:
+        """Whether the broker sends no more through *streams* streams while *held* messages are unacknowledged."""
+        return False
 
     def more_streams(self) -> Sequence[AsyncGenerator[_R, None]]:
         """Return further streams to read from the start, besides the broker's own."""
@@ -121,8 +118,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         if self._loop is not None:  # the worker listens again after an error, and its first waker is closed
             self.waker = self._make_waker()
         self._loop, self.is_open = asyncio.get_running_loop(), True
-        self._streams = dict.fromkeys([self._open_stream(), *self.more_streams()])
-        self.opened_at = self._loop.time()
+        self._add_stream()
+        self._streams.update(dict.fromkeys(self.more_streams()))
         tending = asyncio.ensure_future(self._tend())
         try:
             while True:
@@ -131,8 +128,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
                     id, message = self._woken.popleft()
                     if is_ours:
                         yield self.to_framework(message, waited=True)
-                    else:
-                        self.waker.pass_on(id)
+                    elif (copy := self.waker.pass_on(id)) is not None:  # the broker has delivered it again
+                        await self.put_back(copy)
                 elif (raw := self._take_arrived()) is not None:
                     yield self.to_framework(self.convert_message(raw), waited=False)
                 else:
@@ -152,6 +149,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
             except Exception as error:
                 self._log.warning("The waiting messages could not be renewed in the broker: %r", error)
 
+    def _add_stream(self) -> None:
+        self._streams[self._open_stream()] = None
+        self._opened_at = asyncio.get_running_loop().time()
+
     def _take_arrived(self) -> _R | None:
         for stream, reading in self._streams.items():
             if reading is not None and reading.done():
@@ -163,7 +164,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         held = len(self.waker) + len(self._woken)
         if held >= self._most:
             return
-        self.on_fetch(held)
+        if self.needs_another_stream(held, len(self._streams)):
+            self._add_stream()
         for stream, reading in self._streams.items():
             if reading is None:
                 reading = self._streams[stream] = asyncio.ensure_future(anext(stream))
@@ -173,7 +175,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """Return the waiting messages as the worker stops, so that other workers get them at once."""
         self.is_open = False
         # A stream that is cancelled while it opens may close the shared channel, and lose every acknowledgement.
-        await asyncio.sleep(self.opened_at + self._opens_within - asyncio.get_running_loop().time())
+        await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
         held = await asyncio.to_thread(self.waker.close)
         # Only now, because the waker may have woken some until it closed.
         held[:0] = [message for _, message in self._woken]

@@ -341,51 +341,6 @@ def test_a_process_pool_is_refused_as_a_worker_starts(kind: Kind, on_redis: Serv
         loop.close()
 
 
-def test_consumers_for_waiting_tasks_are_cancelled(rabbitmq_url: str, limiter: Limiter) -> None:
-    """
-    40 tasks wait, with a window of 2 messages, for which RabbitMQ has 21 consumers. After they have run, it has two,
-    and the next tasks run. When the worker stops, RabbitMQ has all the other messages.
-    """
-    queue, limit, ran = f"consumers-{time.time_ns()}", TokenBucket("paused", "1000/s"), list[int]()
-    broker: Any = make_broker("rabbitmq", rabbitmq_url, None, queue, qos=2)
-    broker.add_middlewares(throttle := Throttle(limiter))
-    broker.is_worker_process = True
-
-    @broker.task("job", throttle=[limit])
-    async def job(number: int) -> None:
-        ran.append(number)
-
-    def count(name: str) -> int:
-        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-            return int(getattr(connection.channel().queue_declare(queue, passive=True).method, name))
-
-    async def until(condition: Any, description: str) -> None:
-        await asyncio.to_thread(wait_until, condition, description=description)
-
-    async def main() -> None:
-        await broker.startup()
-        finish = asyncio.Event()
-        receiving = asyncio.ensure_future(Receiver(broker, max_async_tasks=3, run_startup=False).listen(finish))
-        for first in (0, 40):
-            limiter.pause(limit, 600)
-            for number in range(first, first + 40):
-                await job.kiq(number)
-            await until(lambda: len(throttle._holding.waker) == 40, "all tasks wait")
-            await until(lambda: count("consumer_count") == 21, "there is a consumer for two tasks each")
-            if first == 0:
-                limiter.resume(limit)
-                await until(lambda: len(ran) == 40, "all tasks have run")
-                await until(lambda: count("consumer_count") == 2, "the other consumers are cancelled")
-        finish.set()
-        await receiving
-        await until(lambda: count("message_count") == 40, "RabbitMQ has the waiting tasks")
-        assert count("consumer_count") == 0
-        await broker.shutdown()
-
-    asyncio.run(main())
-    assert sorted(ran) == [*range(40)]
-
-
 class _FailsAtEnd(InMemoryBroker):
     """Its pending read fails as the worker stops."""
 

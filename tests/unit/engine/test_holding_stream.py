@@ -90,6 +90,26 @@ def test_held_messages_are_yielded_when_woken_if_still_owned() -> None:
     assert asyncio.run(run()) == ["a", "B", "D"]
 
 
+def test_a_copy_of_a_message_that_is_lost_is_returned() -> None:
+    """A broker may deliver a message again while its first copy is woken. Only that copy may be lost."""
+
+    async def run() -> list[str]:
+        stream = _Stream("a", "b")
+        listening = stream.listen()
+        await anext(listening)
+        stream.others.add("c")
+        _hold(stream, "c", 0.01)
+        while not stream._woken:
+            await asyncio.sleep(0.001)
+        stream.waker.hold("c", "another c", 60_000_000)
+        assert await anext(listening) == "b"
+        assert len(stream.waker) == 0
+        await listening.aclose()
+        return stream.back
+
+    assert asyncio.run(run()) == ["another c"]
+
+
 def test_held_messages_are_returned_at_the_end() -> None:
     """Messages that arrived but were not fetched are returned too; and none is fetched while the maximum is held."""
 
