@@ -20,7 +20,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.spelling import checks_spelling
 from throttlekit._engine.call import PLAIN_DELIVERY, Call, Delivery
 from throttlekit._engine.claims import Attempt, decision_from
-from throttlekit._engine.pipeline import begins_in, peek_decision, units_of
+from throttlekit._engine.pipeline import Pipeline, begins_in, peek_decision, units_of
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
 from throttlekit._engine.up_to import UpTo
@@ -33,6 +33,7 @@ from throttlekit.stores.base import Store
 __all__ = ["AsyncLimiter"]
 
 _LARGEST_BATCH = 64
+_T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Awaitable[object]])
 
 
@@ -75,8 +76,6 @@ class AsyncLimiter:
             self._limiter = store
         else:
             self._limiter = Limiter(store, client=client, plugins=plugins, stores=stores)
-        self._pipeline, self._decider = wiring_of(self._limiter).pipeline, wiring_of(self._limiter).decider
-        self._in_thread = self._limiter.threads.run_to_end
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()
 
     @property
@@ -95,7 +94,7 @@ class AsyncLimiter:
         """Like `Limiter.acquire`."""
         call, pipeline = Call(limits, job, key, cost, delivery), self._pipeline
         if await self._has_overrides():
-            return await self._run_to_end(partial(self._decider.acquire, call))
+            return await self._run_to_end(partial(wiring_of(self._limiter).decider.acquire, call))
         if (spent := pipeline.spend(call)) is not None:
             return spent
         attempt = pipeline.attempt(call)
@@ -141,7 +140,7 @@ class AsyncLimiter:
         """Like `Limiter.peek`."""
         call = Call(limits, job, key, cost, peek=True)
         if await self._has_overrides():
-            return await self._in_thread(partial(self._decider.acquire, call))
+            return await self._in_thread(partial(wiring_of(self._limiter).decider.acquire, call))
         attempt = self._pipeline.attempt(call)
         answer = await self._put(attempt).answered
         if isinstance(answer, Exception):
@@ -263,13 +262,25 @@ class AsyncLimiter:
         loop = asyncio.get_running_loop()
         batches = self._loops.get(loop)
         if batches is None:
-            batches = self._loops[loop] = _Batches(self._pipeline.decide_all, self._limiter.threads.start)
+            batches = self._loops[loop] = _Batches(self._decide_all, self._limiter.threads.start)
         question = _Question(attempt, loop.create_future())
         if self._limiter.in_memory:
             question.settle(self._pipeline.decide_all([attempt])[0])
         else:
             batches.put(question, loop)
         return question
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        """The pipeline of the limiter. A test double may replace it at any time."""
+        return wiring_of(self._limiter).pipeline
+
+    def _decide_all(self, attempts: Sequence[Attempt]) -> list[Answer | Exception]:
+        return self._pipeline.decide_all(attempts)
+
+    def _in_thread(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Schedule *function* in a thread at once. It runs to its end even if its caller is cancelled."""
+        return self._limiter.threads.run_to_end(function)
 
     async def _has_overrides(self) -> bool:
         """Like `Fleet.has_overrides`; the first call in a process sends a request to the store, in a thread."""

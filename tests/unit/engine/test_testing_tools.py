@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit import AsyncLimiter, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.hookspecs import hookimpl
 from throttlekit.testing import FakeClock, allowing, denying, in_memory
 
@@ -64,6 +65,26 @@ def test_the_limiter_is_restored_afterwards() -> None:
         clock.advance(1)
         assert limiter.acquire(LIMIT)
         assert [event.decision.allowed for event in outer.decisions] == [True, False, True]
+
+
+def test_an_async_limiter_follows_its_limiter() -> None:
+    """An AsyncLimiter that was made before a test, or in one, uses the store that its limiter has at present."""
+    limiter = Limiter("memory://")
+    before = AsyncLimiter(limiter)
+
+    def is_allowed(over: AsyncLimiter) -> bool:
+        return asyncio.run(over.acquire(LIMIT)).allowed
+
+    assert is_allowed(before)
+    with denying(limiter) as seen:
+        during = AsyncLimiter(limiter)
+        assert not is_allowed(before)
+        assert not is_allowed(during)
+        assert len(seen.decisions) == 2
+    with allowing(limiter):
+        assert is_allowed(during)
+    assert not is_allowed(before)
+    assert not is_allowed(during)
 
 
 class KeyPlugin:
