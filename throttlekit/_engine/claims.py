@@ -230,8 +230,10 @@ class ClaimResolver:
             cache_key = (id(limit), text, part, units, share, day)
             found = self._known.get(cache_key)
             if found is None:
-                if max(len(self._known), len(self._templates)) >= _MOST_REMEMBERED:
+                if len(self._templates) >= _MOST_REMEMBERED:
                     self._forget_claims()
+                if len(self._known) >= _MOST_REMEMBERED:
+                    del self._known[next(iter(self._known))]  # the oldest claim
                 template = self._templates.get((id(limit), units, day)) or self._template(limit, units, day)
                 found = self._known[cache_key] = template.claim(text, part, share)
             claims.append(found)

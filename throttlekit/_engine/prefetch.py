@@ -169,7 +169,7 @@ class Prefetcher:
 
     def _has_waited(self, attempt: Attempt) -> bool:
         requester = attempt.request.requester
-        return requester.denials > 0 or requester.job in self._held.denied
+        return requester.caller is not Caller.PEEK and (requester.denials > 0 or requester.job in self._held.denied)
 
     def take_grants(self) -> list[tuple[Limit, str, int, int]]:
         """

@@ -237,7 +237,8 @@ def test_a_job_that_was_late_leaves_its_waitlist(limiter: Limiter, store: Fleet,
     assert not limiter.acquire(API, job=job()).allowed
     clock.advance(10)
     fill(limiter)
-    assert store.where(claims, "1") is not None
+    assert limiter.peek(API, job=job()).allowed
+    assert store.where(claims, "1") is not None, "a peek changes nothing"
     calls = len(store.asked)
     assert limiter.acquire(API, job=job()).allowed
     assert len(store.asked) == calls, "the unit was prefetched"
