@@ -119,10 +119,13 @@ def limiter_for(connection: Any) -> Limiter:
     if _Process.settings.limiter is not None:
         return _Process.settings.limiter
     url = os.environ.get(_URL)
-    named = url or connection.connection_pool
+    named: Any = url or connection.connection_pool
     if named not in _Process.made:
         made = Limiter(url) if url else Limiter(client=connection)
-        _Process.made[named] = made if url else _Process.made.setdefault(made.store_address, made)
+        if not url and not hasattr(named, "sentinel_manager"):  # the address of a Sentinel's service is not unique
+            server = made.store_address, named.connection_kwargs.get("username")
+            made = _Process.made.setdefault(server, made)
+        _Process.made[named] = made
         # `is_first_to_log` costs a request in each work-horse of a stock worker: send none if nothing is logged.
         if not url and _log.isEnabledFor(logging.INFO) and is_first_to_log(connection, "own-store", _LOG_EVERY):
             _log.info(

@@ -257,6 +257,11 @@ class _ChecksFirst:
         of_rq: Any = super(_ChecksFirst, sent) if isinstance(sent, _ChecksFirst) else sent
         return of_rq._dump_worker_config()
 
+    def wait_for_horse(self) -> Any:
+        ended = untyped(super()).wait_for_horse()
+        self._horse_pid = 0  # RQ does this later, and not at all if the worker must end at once
+        return ended
+
     def teardown(self) -> None:
         try:
             untyped(super()).teardown()

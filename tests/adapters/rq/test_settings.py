@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.sentinel import Sentinel
 
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
@@ -57,6 +58,19 @@ def test_connections_to_one_server_have_one_limiter(redis_url: str, monkeypatch:
             assert limiter.acquire(jobs.HOURLY).allowed
         with contextlib.closing(Limiter(redis_url)) as other:
             assert not other.peek(jobs.HOURLY).allowed
+
+
+def test_services_of_two_sentinels_have_two_limiters(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two deployments may use one name for their services, and their limits are stored in two places."""
+    monkeypatch.setattr(_Process, "made", {})
+    monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
+    configure()
+    with caplog.at_level("WARNING", "throttlekit"):
+        first, second = (Sentinel([("127.0.0.1", port)]).master_for("mymaster") for port in (1, 2))
+        assert limiter_for(first) is not limiter_for(second)
+        assert limiter_for(first) is limiter_for(first)
 
 
 @pytest.mark.parametrize(("is_named", "lines"), [(False, 1), (True, 0)])

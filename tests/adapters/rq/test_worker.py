@@ -20,6 +20,7 @@ from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_rq import (
     ThrottledQueue,
     ThrottledSimpleWorker,
+    ThrottledWorker,
     WaitedTooLong,
     _worker,
     configure,
@@ -363,6 +364,15 @@ def test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse(
     job = site.queue.enqueue(jobs.plain)
     site.work()
     assert (site.fetch(job).get_status(), site.noted) == (JobStatus.FAILED, [])
+
+
+def test_a_work_horse_that_was_waited_for_holds_no_slots(rq_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is told to end at once kills its work-horse and waits for it. Then it releases the job's slots."""
+    worker: Any = ThrottledWorker([rq_site.queue], connection=rq_site.connection)
+    monkeypatch.setattr(Worker, "wait_for_horse", lambda _: (17, 9, None))
+    worker._horse_pid = 17
+    assert worker.wait_for_horse() == (17, 9, None)
+    assert worker.horse_pid == 0
 
 
 def test_jobs_wait_while_the_store_is_unavailable(rq_site: Site) -> None:
