@@ -274,6 +274,8 @@ class Admission:
         until = time.monotonic() + _GIVE_BACK_WITHIN
         self._tasks.loop.run()
         for held in self._at_risk():
+            if time.monotonic() >= until:
+                break
             held.set_state(State.REQUEUEING)
             self._publish_copy(held)
         self._copies.wait_for_confirmations(until)

@@ -48,6 +48,7 @@ class PoolCapacity:
             return True
         self._consumer.controller.semaphore.value = 0
         self._consumer.on_task_request(held.request)
+        self._consumer.controller.semaphore._waiting.rotate(1)  # it is the first to get the next slot
         return False
 
     def admit_or_queue(self, held: HeldTask) -> bool:

@@ -134,7 +134,7 @@ def test_tasks_that_cannot_be_checked_delay_no_other_check(make: Any) -> None:
 
     tasks._check = check
     for number in range(1000):
-        tasks.hold(received(consumer, number), 5.0)
+        tasks.hold(received(number), 5.0)
     for _ in range(5):
         consumer.turn()
         errors = sum(number % 2 == 0 for number in checked)
