@@ -111,6 +111,7 @@ def doctor(url: str | None, apps: tuple[str, ...], strict: bool, as_json: bool, 
       throttlekit doctor --url $REDIS --app shop.limits --strict
       throttlekit doctor --url $REDIS --rq redis://localhost:6379/0 --json
     """
+    named = {name: named[name] for name in ("dramatiq", "celery", "taskiq", "huey", "rq")}  # not as they were given
     if apps and url is None:
         raise click.UsageError("--app compares limits with those that workers report to the store: add --url")
     if url is None and not any(named.values()):

@@ -93,6 +93,19 @@ def test_a_rate_that_is_set_keeps_waitlist_and_pause(redis_url: str, control: Co
     assert control.reset("api")
 
 
+def test_a_limit_that_no_worker_reports_any_longer_is_found_by_its_id(control: Control, limiter: Limiter) -> None:
+    """A limit is listed for an hour after its last report. Its own page, with its history, stays."""
+    limiter.acquire(LIMIT)
+    limiter.flush()
+    wait_until(lambda: definitions_of(control._store), description="the limit is reported")
+    (known,) = definitions_of(control._store)
+    (text,) = control._store.commands([("HGET", fleet_name("limits"), known.id)])
+    reported_in_1970 = b"1 " + text.partition(b" ")[2]
+    control._store.commands([("HSET", fleet_name("limits"), known.id, reported_in_1970)])
+    assert [each.id for each in look(control._store, id=known.id).limits] == [known.id]
+    assert look(control._store).limits == ()
+
+
 def test_a_group_is_scaled_and_restored(redis_url: str, control: Control, limiter: Limiter) -> None:
     """
     All limits that the pattern matches are scaled, in each process, and keep their counts, waitlists and pauses. A rule

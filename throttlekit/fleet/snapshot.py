@@ -174,7 +174,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         order: One of `ORDERS`.
         most: The most keys to return.
         name: A text. Only limits whose name, as it is stored, contains it are returned.
-        id: The id of a limit. Only its keys and its last minute are read. If it has no keys, its state is always read.
+        id: The id of a limit. Only its keys and its last minute are read. If it has no keys, its state is always read,
+            and it is returned also if no worker has reported it in the last hour.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -190,7 +191,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     )
     now = seconds_of(clock)
     known = [known_of(*each) for each in pairs(definitions) if name in text_of(each[0]).partition(":")[0]]
-    recent = [each for each in known if each is not None and each.reported >= now - _LIMIT_REPORTED_S]
+    first = now - _LIMIT_REPORTED_S
+    recent = [each for each in known if each is not None and (each.reported >= first or each.id == id)]
     steps = recent_steps(store, [each.id for each in recent if id in ("", each.id)], now)
     limits = {each.id: replace(each, minute=minute_of(steps.get(each.id, ()), now)) for each in recent}
 
