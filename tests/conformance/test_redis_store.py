@@ -110,7 +110,7 @@ def test_a_waitlist_of_another_type_is_a_store_failure(client: Any, store: Redis
     """A waitlist key of another type raises StoreUnavailable. (For a limit's own key: see test_server_faults.py.)"""
     assert store.decide([_claim(LIMIT, 5)], WITHOUT_JOB).allowed
     assert not ask(store, _request(LIMIT, job="1")).allowed
-    name = _claim(LIMIT).names[which]
+    name = (BUCKET, *wait_names(BUCKET))[which]
     client.delete(name)
     client.rpush(name, "x")
     client.expire(name, 60)

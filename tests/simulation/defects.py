@@ -72,12 +72,12 @@ def _charges_denials(original: Any) -> Any:
 
 
 def _orders_by_id(original: Any) -> Any:
-    def position(found: Any, now_us: int, requester: Any, epoch: str) -> Any:
+    def make_entry(found: Any, now_us: int, requester: Any, epoch: str) -> Any:
         entry = original(found, now_us, requester, epoch)
         entry.place = entry.place._replace(number=crc32(entry.id.encode()))
         return entry
 
-    return position
+    return make_entry
 
 
 def _charges_the_previous_window(original: Any) -> Any:
@@ -131,7 +131,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "charge-too-small": Defect("a unit charges a bucket too little", GcraAlgorithm, "admit", _charges_less),
     "charge-on-denial": Defect("a denial charges", decide, "_state_to_store", _charges_denials),
-    "order-by-id": Defect("jobs are granted in the order of their ids", decide, "_position", _orders_by_id),
+    "order-by-id": Defect("jobs are granted in the order of their ids", decide, "make_entry", _orders_by_id),
     "previous-window": Defect(
         "a job at the begin of a window is charged in the previous one",
         FixedWindowAlgorithm,
