@@ -120,7 +120,7 @@ local function position(c)
     e.workflow = workflow_of(c)
     c.entry = e
   end
-  if e.at == 0 and not c.held then e.cost = c.cost end  -- the cost may have changed since the last request
+  if not c.held then e.asks = c.cost end  -- the cost may have changed since the last request
   e.since, e.denials = max(0, now - waited_for), waited_denials
   return e
 end

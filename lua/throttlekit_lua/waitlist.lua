@@ -235,7 +235,7 @@ local function change(list, e, state, owner, at, till)
   -- A new entry after list.head does not change list.head.
   if e.state or state ~= 'o' or list.head and e.place < list.head.place then list.head = nil end
   if e.at > 0 then list.held, owner_of(list, e.owner).woken = nil, nil end
-  e.state, e.owner, e.at, e.till = state, owner, at, till
+  e.state, e.owner, e.at, e.till, e.cost = state, owner, at, till, e.asks or e.cost
   if state == 'o' and moves then file(list, e, true, added, removed) end
   if state and at > 0 then list.held, owner_of(list, owner).woken = nil, nil end
   for _, member in ipairs(members_of(e)) do

@@ -231,8 +231,10 @@ def test_a_job_whose_cost_has_changed_is_woken_for_its_present_cost(store: Any) 
     """The cost of a waiting job can change, for example with an operator's rule."""
     assert _decide(store, "zero", _claim(FAST, 10)).reason is Reason.ALLOWED
     assert _decide(store, "one", _claim(FAST, 1)).kept is not None
-    assert _decide(store, "one", _claim(FAST, 8)).kept is not None
-    for units, woken in ((7, 0), (8, 1)):
+    store.wake([_claim(FAST)], NOW_US + SECOND // 10)
+    assert store.list_waiting(_claim(FAST), 1).woken == 1
+    assert _decide(store, "one", _claim(FAST, 8), at_us=NOW_US + SECOND // 10).kept is not None
+    for units, woken in ((1, 0), (7, 0), (8, 1)):
         at_us = NOW_US + units * SECOND // 10
         store.wake([_claim(FAST)], at_us)
         assert store.list_waiting(_claim(FAST), 1).woken == woken, units

@@ -379,7 +379,7 @@ def make_entry(found: Found, now_us: int, requester: Requester, epoch: str, befo
             waitlist.number, waitlist.v = max(waitlist.number, place.number), max(waitlist.v, place.tag)
         workflow, tenant = _workflow_of(claim), claim.tenant
         entry = Entry(requester.job, place, 0, requester.owner, workflow=workflow, tenant=tenant, step=step)
-    if entry.at_us == 0 and not holds:
+    if not holds:
         entry.cost = claim.cost  # it may have changed since the last request
     entry.since_us, entry.denials = max(0, now_us - requester.waited_us), requester.denials
     return entry
