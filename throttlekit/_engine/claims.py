@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Algorithm, Use
@@ -233,7 +234,8 @@ class ClaimResolver:
                 if len(self._templates) >= _MOST_REMEMBERED:
                     self._forget_claims()
                 if len(self._known) >= _MOST_REMEMBERED:
-                    del self._known[next(iter(self._known))]  # the oldest claim
+                    with suppress(RuntimeError):  # another thread has changed them
+                        self._known.pop(next(iter(self._known), None), None)  # the oldest claim
                 template = self._templates.get((id(limit), units, day)) or self._template(limit, units, day)
                 found = self._known[cache_key] = template.claim(text, part, share)
             claims.append(found)
