@@ -274,11 +274,11 @@ class Admission:
         until = time.monotonic() + _GIVE_BACK_WITHIN
         self._tasks.loop.run()
         for held in self._at_risk():
-            if time.monotonic() >= until:
-                break
+            if until <= time.monotonic() < self._copy_again_at:
+                break  # the broker does not answer
             held.set_state(State.REQUEUEING)
             self._publish_copy(held)
-        self._copies.wait_for_confirmations(until)
+        self._copies.wait_for_confirmations(max(until, time.monotonic() + 1.0))
         self._copies.close()
 
     def _put_back(self, held: HeldTask) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "connect_on_app_finalize",
     "consume_again",
     "count_free_processes",
+    "count_startable_processes",
     "current_task",
     "expires_in",
     "forget",
@@ -260,6 +261,12 @@ def count_free_processes(consumer: Any) -> int | None:
     if busy is None or not consumer.controller.pool_putlocks:
         return None
     return int(consumer.pool.num_processes - len(busy) - len(pool.outbound_buffer))
+
+
+def count_startable_processes(consumer: Any) -> int:
+    """Return how many more processes the worker starts when it has more tasks: some with `--autoscale`, otherwise 0."""
+    autoscaler = getattr(consumer.controller, "autoscaler", None)
+    return 0 if autoscaler is None else max(0, autoscaler.max_concurrency - consumer.pool.num_processes)
 
 
 def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:

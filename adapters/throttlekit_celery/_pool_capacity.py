@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakSet
 
 from throttlekit_celery._held_task import HeldTask, State
-from throttlekit_celery._host import count_free_processes, worker_state
+from throttlekit_celery._host import count_free_processes, count_startable_processes, worker_state
 
 __all__ = ["PoolCapacity"]
 
@@ -80,7 +80,8 @@ class PoolCapacity:
         if slots is None:
             slots, queued = self._free_slots(), len(self._waiting)
         else:
-            slots, queued = max(0, slots), len(self._consumer.controller.semaphore._waiting)
+            slots = max(0, slots) + count_startable_processes(self._consumer)
+            queued = len(self._consumer.controller.semaphore._waiting)
         return max(0, (slots or (1 if queued else 0)) - woken)
 
     def take_all(self) -> list[HeldTask]:

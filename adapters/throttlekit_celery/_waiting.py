@@ -181,6 +181,8 @@ class HeldTasks:
             raised, held.raised = held.raised, False
             held.set_state(State.RESERVED)
         try:
+            for callback in self._consumer.on_task_message:  # `--autoscale` starts a process for it
+                callback(held.request)
             self._consumer.on_task_request(held.request)
         except Exception:
             _log.exception("Task %s could not be started again; the broker keeps it.", held.request.id)

@@ -48,6 +48,8 @@ class Controller:
 class Consumer:
     """A worker without an event loop. `turn` fires its timer."""
 
+    on_task_message = ()
+
     def __init__(self, app: Any) -> None:
         self.app, self.hub, self.connection_errors = app, None, ()
         self.controller: Any = Controller()

@@ -263,6 +263,19 @@ def test_a_task_with_a_rate_limit_of_celery_is_throttled(
     assert (site.asked("granted"), site.asked("denied")) == (10, 20)
 
 
+def test_held_tasks_run_after_autoscale_has_ended_all_processes(make_site: Any, redis_url: str) -> None:
+    """Held tasks need no process, so Celery ends the processes. It starts them again for the woken tasks."""
+    conf = {"worker_autoscaler": "support.celery.tasks:QuickAutoscaler", "worker_prefetch_multiplier": 1}
+    site: CelerySite = make_site(conf=conf, store=redis_url, rate="6/h")
+    worker = site.start("--autoscale", "2,0")
+    results = [site.send("echo", n) for n in range(4)]
+    wait_until(lambda: len(site.held()) == 3, description="all tasks but one wait")
+    wait_until(lambda: "Scaling down" in worker.log(), description="the idle processes have ended")
+    with Control(redis_url, by="test") as control:
+        control.set("one", "100/s")
+        assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(4))
+
+
 @pytest.mark.skipif(celery.__version__ < "5.6", reason="Celery before 5.6 has no worker_eta_task_limit")
 def test_worker_eta_task_limit_is_respected(make_site: Any) -> None:
     """

@@ -180,6 +180,16 @@ def test_a_slot_without_a_free_process_starts_no_task(reserved: Any, event: str)
     assert prefork.semaphore.value == prefork.capacity.count_free(0) == processes
 
 
+def test_processes_that_autoscale_can_start_are_free(reserved: Any) -> None:
+    """Held tasks do not count as tasks of the pool, so Celery ends its processes: otherwise none would be woken."""
+    prefork = Prefork(0)
+    prefork.controller.autoscaler = SimpleNamespace(max_concurrency=3)
+    assert (prefork.capacity.count_free(0), prefork.capacity.count_free(1)) == (3, 2)
+    prefork.pool.num_processes = 3
+    prefork.busy.update(range(3))
+    assert prefork.capacity.count_free(0) == 0
+
+
 def test_a_body_can_end_while_the_reserved_requests_are_read(
     consumer: Consumer, reserved: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

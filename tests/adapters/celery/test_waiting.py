@@ -36,6 +36,8 @@ class Qos:
 class Consumer:
     """A worker without an event loop. `turn` fires its timer."""
 
+    on_task_message = ()
+
     def __init__(self, transport: str = "redis") -> None:
         self.hub, self.controller, self.qos = None, SimpleNamespace(), Qos()
         self.pool, self.initial_prefetch_count = SimpleNamespace(limit=2), 4
