@@ -58,7 +58,7 @@ class Delivered(bytes):
 
     Attributes:
         confirm: The function that acknowledges the message. None if the broker has no acknowledgements.
-        since: The time of the arrival, by the loop's clock.
+        since, renewed_at: The times of the arrival and of the last renewal in its stream, by the loop's clock.
         stream, entry_id: The stream and the id of the message's entry. Both are empty if the broker has no streams.
         task_id: The id on waitlists. "" if it is not set yet.
         kept: Whether this process holds the message, so that the end of its callback must not acknowledge it.
@@ -66,7 +66,7 @@ class Delivered(bytes):
     """
 
     confirm: Callable[[], Awaitable[None] | None] | None = None
-    since = 0.0
+    since = renewed_at = 0.0
     stream = task_id = ""
     entry_id = b""
     kept = acked = has_copy = False
@@ -172,7 +172,7 @@ class Holding(HoldingStream[_Message, Delivered]):
     def convert_message(self, raw: _Message) -> Delivered:
         made = Delivered(raw.data if isinstance(raw, AckableMessage) else raw)
         made.confirm = raw.ack if isinstance(raw, AckableMessage) else None
-        made.since = asyncio.get_running_loop().time()
+        made.since = made.renewed_at = asyncio.get_running_loop().time()
         if self._idle is not None and made.confirm is not None:
             named = inspect.getclosurevars(made.confirm).nonlocals
             made.stream, made.entry_id = named.get("queue_name", ""), named.get("id", b"")
@@ -241,12 +241,10 @@ class Holding(HoldingStream[_Message, Delivered]):
         """Return the consumers of *stream* that have messages, and whose workers are dead."""
         dead: list[str] = []
         for info in await self._command("XINFO", "CONSUMERS", stream, self._broker.consumer_group_name):
-            pairs: Any = info.items() if hasattr(info, "items") else zip(info[::2], info[1::2], strict=True)
-            facts: dict[bytes, Any] = dict(pairs)
+            facts: dict[bytes, Any] = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2], strict=True))
             name: str = facts[b"name"].decode()
-            if name == self._broker.consumer_name or not facts[b"pending"] or facts[b"idle"] < idle_ms:
-                continue
-            if not await self._command("EXISTS", self._alive_key(stream, name)):
+            is_idle = name != self._broker.consumer_name and facts[b"pending"] and facts[b"idle"] >= idle_ms
+            if is_idle and not await self._command("EXISTS", self._alive_key(stream, name)):
                 dead.append(name)
         return dead
 
@@ -277,10 +275,8 @@ class Holding(HoldingStream[_Message, Delivered]):
             await pool.release(connection)
 
     async def is_ours(self, message: Delivered) -> bool:
-        if message.acked:
-            return True  # its body has begun before, so the broker no longer has it
-        if message.is_lost:
-            return False
+        if message.acked or message.is_lost:
+            return message.acked  # the broker no longer has it, for example because its body has begun before
         if self._idle is None or not message.stream or self._held_for(message) < self._idle / 20:
             return True
         return message.entry_id in await self._renew_entries(message.stream, [message])
@@ -289,11 +285,16 @@ class Holding(HoldingStream[_Message, Delivered]):
         """
         Reset the idle time of *messages* in their stream. Return the ids of those that this worker still has.
 
-        If a message was deleted from the stream, this worker alone has it, as if it had acknowledged it.
+        If a message was deleted from the stream, this worker alone has it, as if it had acknowledged it, unless another
+        worker can have claimed and acknowledged it: it was not renewed for the idle time.
         """
+        now = asyncio.get_running_loop().time()
         named = (stream, self._broker.consumer_group_name, self._broker.consumer_name)
-        ids = [message.entry_id for message in messages]
-        ours, deleted = await self._command("EVAL", _RENEW, 1, *named, *ids)
+        ours, deleted = await self._command("EVAL", _RENEW, 1, *named, *(each.entry_id for each in messages))
         for message in messages:
-            message.acked = message.acked or message.entry_id in deleted
-        return [*ours, *deleted]
+            if message.entry_id in ours:
+                message.renewed_at = now
+            elif message.entry_id in deleted and now - message.renewed_at < (self._idle or 0.0):
+                message.acked = True
+                ours.append(message.entry_id)
+        return [*ours]

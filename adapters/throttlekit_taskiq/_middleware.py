@@ -198,8 +198,7 @@ class Throttle(TaskiqMiddleware):
         # Find the receiver, which taskiq passes to no hook. After an error, a new one may listen beside the first.
         found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Receiver)]
         ours = [each for each in found if each.broker is self.broker]
-        new = [each for each in ours if each is not self._receiver]
-        self._receiver = (new or ours or [None])[0]
+        self._receiver = next((each for each in ours if each is not self._receiver), ours[0] if ours else None)
         if self._receiver is not None and self._receiver.is_process_pool:
             raise ConfigurationError(
                 "Throttle does not work with a pool of processes, where limits would not apply: start the worker "

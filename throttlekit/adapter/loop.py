@@ -118,6 +118,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         if self._loop is not None:  # the worker listens again after an error, and its first waker is closed
             self.waker = self._make_waker()
         self._loop, self.is_open = asyncio.get_running_loop(), True
+        self._streams = {}
         self._add_stream()
         self._streams.update(dict.fromkeys(self.more_streams()))
         tending = asyncio.ensure_future(self._tend())

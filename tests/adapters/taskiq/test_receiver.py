@@ -285,6 +285,14 @@ async def _check_owner(redis_url: str, limiter: Limiter) -> None:
         await client.xtrim("whose", maxlen=0, approximate=False)
         for _ in range(2):
             assert await is_ours()
+        await task.kiq()
+        message = (await anext(stream)).data
+        await client.xtrim("whose", maxlen=0, approximate=False)
+        await client.xautoclaim("whose", "taskiq", "another", 60_000)  # removes it from the pending list
+        message.renewed_at -= 60.0
+        assert not await is_ours(), "another worker may have claimed and acknowledged it"
+        message.renewed_at += 60.0
+        assert await is_ours()
     await stream.aclose()
     await broker.shutdown()
 
