@@ -378,8 +378,9 @@ class Limiter(Wired):
             )
         no_keys = all(each.key is None for each in named.values())  # then a key is an error
         keys = {unit: key if no_keys or each.key is not None else None for unit, each in named.items()}
-        claims = {unit: self._each_tier(each, job, keys[unit]) for unit, each in named.items()}
-        apply_response(self.slow_down, response, claims)
+        apply_response(
+            self.slow_down, response, {unit: self._each_tier(each, job, keys[unit]) for unit, each in named.items()}
+        )
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """

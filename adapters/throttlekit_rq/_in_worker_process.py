@@ -115,13 +115,14 @@ def _context_with_check(job: Any) -> AbstractContextManager[Body] | Denied:
         return UNTHROTTLED
     show_log("rq.worker")
     _note_late_import(job)
-    check, answer = Check.of(job, declared, BY_RQ_SCHEDULER), None
+    check = Check.of(job, declared, BY_RQ_SCHEDULER)
+    answer: Grant | Denied | None = None
     try:
         answer = _admit_in_place(check)
+        return running_body(job, answer) if isinstance(answer, Grant) else answer
     finally:
         if not isinstance(answer, Grant):  # otherwise the context reports after the body
             flush(check.limiter)
-    return running_body(job, answer) if isinstance(answer, Grant) else answer
 
 
 def _admit_in_place(check: Check) -> Grant | Denied:

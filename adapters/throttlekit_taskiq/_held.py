@@ -241,7 +241,8 @@ class Holding(HoldingStream[_Message, Delivered]):
         """Return the consumers of *stream* that have messages, and whose workers are dead."""
         dead: list[str] = []
         for info in await self._command("XINFO", "CONSUMERS", stream, self._broker.consumer_group_name):
-            facts: dict[bytes, Any] = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2], strict=True))
+            pairs: Any = info.items() if hasattr(info, "items") else zip(info[::2], info[1::2], strict=True)
+            facts: dict[bytes, Any] = dict(pairs)
             name: str = facts[b"name"].decode()
             is_idle = name != self._broker.consumer_name and facts[b"pending"] and facts[b"idle"] >= idle_ms
             if is_idle and not await self._command("EXISTS", self._alive_key(stream, name)):
