@@ -293,8 +293,9 @@ class Throttle(Middleware):
         """
         End *message*, whose body has ended or will not begin. May be called several times, in its thread.
 
-        *is_stopped* says that a middleware or the body has raised SkipMessage or another MiddlewareError. Only then can
-        the body not have begun: the function of an actor that was replaced after its declaration tells nothing.
+        *is_stopped* is whether a middleware or the body has raised SkipMessage or another MiddlewareError. Only such a
+        message may be refunded: if an actor's function was replaced after its declaration, its body begins without
+        notice.
         """
         grant: _Grant | None = message.__dict__.pop(_GRANT, None)
         if grant is not None:

@@ -86,6 +86,7 @@ def load(data: Mapping[str, Any]) -> Limit:
             raise ValueError("key")
         if varying_us is not None and (type(varying_us) is not int or not 0 <= varying_us <= LARGEST_EXACT):
             raise ValueError("varying_us")
+        share, adapt = data.get("share"), data.get("adapt")
         limit: Limit = make(
             data["name"],
             algorithm.rate_from(amount, period_us),
@@ -94,8 +95,8 @@ def load(data: Mapping[str, Any]) -> Limit:
             scope=data.get("scope", "global"),
             on_store_failure=data.get("on_store_failure", "closed"),
             processes=data.get("processes"),
-            share=GivenShare.read(data.get("share")),
-            adapt=(ByLatency if algorithm is Concurrency else Adapt).read(data.get("adapt")),
+            share=None if share is None else GivenShare.read(share),
+            adapt=None if adapt is None else (ByLatency if algorithm is Concurrency else Adapt).read(adapt),
             held_by=None if workflow is None else _always(workflow),
             show_key=data.get("show_key") is True,
             _sent=(tier, varying_us),

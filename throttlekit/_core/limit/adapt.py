@@ -95,15 +95,13 @@ class Adapt(Value):
         return [*self.refusal(amount, period_us, None)[1:]]
 
     @classmethod
-    def read(cls, data: Any) -> Adapt | None:
+    def read(cls, data: Any) -> Adapt:
         """
-        Read the data that `plain` returned. None means that the limit does not adapt.
+        Read the data that `plain` returned.
 
         Raises:
             ValueError: *data* has another form.
         """
-        if data is None:
-            return None
         span_us, floor = data
         if type(span_us) is not int or type(floor) is not int:
             raise ValueError("adapt")
@@ -160,15 +158,13 @@ class ByLatency(Value):
         return [self.floor, self.timeout_us]
 
     @classmethod
-    def read(cls, data: Any) -> ByLatency | None:
+    def read(cls, data: Any) -> ByLatency:
         """
-        Read the data that `plain` returned. None means that the limit does not adapt.
+        Read the data that `plain` returned.
 
         Raises:
             ValueError: *data* has another form.
         """
-        if data is None:
-            return None
         floor, timeout_us = data
         if type(timeout_us) is not int:
             raise ValueError("adapt")

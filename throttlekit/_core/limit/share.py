@@ -163,15 +163,13 @@ class GivenShare(Share):
         return (self.share,)
 
     @classmethod
-    def read(cls, data: Any) -> GivenShare | None:
+    def read(cls, data: Any) -> GivenShare:
         """
-        Read the value that `dump` wrote. None means that the limit has no share.
+        Read the value that `dump` wrote.
 
         Raises:
             ValueError: `dump` did not write *data*.
         """
-        if data is None:
-            return None
         tenant, weight, lead = data
         if not isinstance(tenant, str) or type(lead) is not int or lead not in range(0, CLASSES * CLASS, CLASS):
             raise ValueError("share")
