@@ -13,9 +13,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/made-demo
 	$(BIN)/throttlekit demo $(DEMO)
 
-# What is tested is the wheel that was built from the sdist, from another directory. Eight processes, also on two cores:
-# most tests wait for workers, and their time-outs hold on a far busier machine.
-PROCESSES ?= 8
+# What is tested is the wheel that was built from the sdist, from another directory. Six processes, also on two cores:
+# most tests wait for workers, and their time-outs hold on a far busier machine. Each more collects all tests once more.
+PROCESSES ?= 6
 test: $(VENV)/made-test
 	cd $(VENV) && $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST)
 

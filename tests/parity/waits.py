@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from redis import ResponseError
+
 from parity.rules import Rule, rule, rules
 from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.algorithms.concurrency import Holders
@@ -281,18 +283,21 @@ class BothStores:
             expected = _plain(stored.waitlist or Waitlist())
             assert found == expected, f"{claim.bucket}\nmemory {expected}\nredis  {found}"
             expected_taken = written_as(stored.taken)
-            kind = self._client.type(claim.bucket)
-            value: Any = self._client.get(claim.bucket) if kind == b"string" else None
-            if kind == b"zset":
-                pairs = self._client.zrange(claim.bucket, 0, -1, withscores=True)
+            reads = (
+                self._client.pipeline(transaction=False).get(claim.bucket).zrange(claim.bucket, 0, -1, withscores=True)
+            )
+            value, pairs = reads.execute(raise_on_error=False)  # one of them is of the wrong type
+            if isinstance(value, ResponseError):
                 value = [b"\n".join(b"%b\n%d" % (name, int(score)) for name, score in pairs)]
             found_taken = _read(claim, value, stored.taken)
             assert found_taken == expected_taken, f"{claim.bucket}\nmemory {expected_taken}\nredis  {found_taken}"
             if stored.waitlist is not None:
                 self._count(stored.waitlist)
-        for key in self._client.scan_iter(match="tk1:*", count=1000):
-            left = self._client.pttl(key)
-            assert left != _NEVER_EXPIRES, key
+        keys = list(self._client.scan_iter(match="tk1:*", count=1000))
+        expiries = self._client.pipeline(transaction=False)
+        for key in keys:
+            expiries.pttl(key)
+        assert _NEVER_EXPIRES not in (left := expiries.execute()), (keys, left)
 
     def _count(self, waitlist: Waitlist) -> None:
         entries = waitlist.entries.values()
@@ -359,13 +364,15 @@ def _place(text: str) -> tuple[int, int, int]:
 def stored_list(client: Any, bucket: str) -> dict[str, Any]:
     """Return a stored waitlist in the format of `_plain`. Check every member of the order."""
     record_name, order_name, entries_name, tags_name = wait_names(bucket)
-    record = {_text(name): _text(value) for name, value in client.hgetall(record_name).items()}
+    reads = client.pipeline(transaction=False).hgetall(record_name).zrange(order_name, 0, -1).hgetall(entries_name)
+    fields, members, texts, scores = reads.zrange(tags_name, 0, -1, withscores=True).execute()
+    record = {_text(name): _text(value) for name, value in fields.items()}
     free = {name[1:]: int(text) for name, text in record.items() if name[0] == "p" and name != "paused"}
     numbers = {name: int(text) for name, text in record.items() if name in _NUMBERS}
     assert len(record) == len(free) + len(numbers) + ("epoch" in record) + ("slow" in record), record
-    order = [_text(member) for member in client.zrange(order_name, 0, -1)]
+    order = [_text(member) for member in members]
     entries: dict[str, tuple[Any, ...]] = {}
-    for id, value in client.hgetall(entries_name).items():
+    for id, value in texts.items():
         state, owner, place, cost, at, until, step, since, denials, workflow, tenant = _text(value).split(" ", 10)
         until_us = None if until == "-" else int(until)
         entries[_text(id)] = (
@@ -398,7 +405,7 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
     )
     _check_members(order, entries, owners)
     assert bool(entries) == bool(order) == ("epoch" in record), (entries, order, record)
-    tags = {_text(name): int(score) for name, score in client.zrange(tags_name, 0, -1, withscores=True)}
+    tags = {_text(name): int(score) for name, score in scores}
     return {
         "epoch": record.get("epoch", ""),
         "numbers": (numbers.get("n", 0), numbers.get("v", 1), numbers.get("look", 0)) if "epoch" in record else None,

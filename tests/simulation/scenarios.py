@@ -116,11 +116,11 @@ class Run:
         for tenant in {job.kwargs.get("tenant") for *_, job in granted}:
             some = [(at_us, *self.first[job.id]) for at_us, _, job in granted if job.kwargs.get("tenant") == tenant]
             ranks = {rank: position for position, rank in enumerate(sorted(rank for _, rank, _ in some))}
+            passed, latest_us = 0, 0  # the jobs that were granted some time before, and the latest of their requests
             for position, (at_us, rank, requested_us) in enumerate(some):
-                ahead = any(
-                    requested > requested_us + AT_ONCE_US and at < at_us - AT_ONCE_US
-                    for at, _, requested in some[:position]
-                )
+                while some[passed][0] < at_us - AT_ONCE_US:
+                    latest_us, passed = max(latest_us, some[passed][2]), passed + 1
+                ahead = latest_us > requested_us + AT_ONCE_US
                 late, worst = late + ahead, max(worst, abs(ranks[rank] - position) if ahead else 0)
         return late, worst
 

@@ -1,7 +1,7 @@
 """
 Thousands of runs on virtual time keep the three promises, and each inserted defect is found.
 
-All of them take less than two minutes of an idle core: 28 ms per seed.
+All of them take about a minute of an idle core: 18 ms per seed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ RUN = Path(__file__).parent / "run.py"
 CHUNK = 500
 MOST_SEEDS = 400
 """Each defect is found within this number of seeds; the last one after 209."""
+NAMES = [[*DEFECTS][first : first + 5] for first in range(0, len(DEFECTS), 5)]
 
 
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -52,9 +53,10 @@ def test_a_seed_replays_its_history_to_the_byte(seed: int) -> None:
     assert run("--seed", str(seed + 1)).stdout != histories[0]
 
 
-@pytest.mark.parametrize("name", DEFECTS)
-def test_a_defect_is_found(name: str) -> None:
+@pytest.mark.parametrize("names", NAMES, ids=[f"{some[0]}-{some[-1]}" for some in NAMES])
+def test_a_defect_is_found(names: list[str]) -> None:
     """With each of these defects in the shipped code, a check fails."""
-    found = run("--defect", name, "--seeds", str(MOST_SEEDS))
-    assert found.returncode == 1, found.stdout + found.stderr
-    assert "broke a promise" in found.stdout, found.stdout + found.stderr
+    found = run("--defect", *names, "--seeds", str(MOST_SEEDS))
+    assert found.returncode == 0, found.stdout + found.stderr
+    results = [line for line in found.stdout.splitlines() if line.startswith("defect ")]
+    assert results == [f"defect {name}: found" for name in names], found.stdout
