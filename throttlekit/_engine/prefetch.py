@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -22,7 +22,6 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Attempt, Claim, decide_parts, decision_from
 from throttlekit._engine.stores import Stores
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Request
 from throttlekit.stores.parts import Part
 
@@ -106,7 +105,7 @@ class Prefetcher:
             return None
         if job is not None and (type(job) is not Job or type(job.id) is not str or job.id in self._held.denied):
             return None
-        if delivery.waits is not None and delivery.waits.waker.waited_of(call.id).denials:
+        if (waits := delivery.waits) is not None and (waits.denied or waits.waker.waited_of(call.id).denials):
             return None
         alias: object = limit.name
         if key is not None:
@@ -125,7 +124,8 @@ class Prefetcher:
     def decide(self, attempt: Attempt) -> Answer:
         """
         Spend prefetched units for the claims that have them, and send a request for the other claims. If that is
-        denied, the spent units are available again.
+        denied, the spent units are available again. For a job that has waited, the request has all claims, because only
+        the store removes the job's entries from waitlists.
         """
         if all(claim.limit.prefetch_quota is None for claim in attempt.claims):
             return self._stores.decide_in_calendar(attempt)
@@ -144,6 +144,8 @@ class Prefetcher:
                 del held.denied[next(iter(held.denied))]
 
     def _decide(self, attempt: Attempt) -> Answer:
+        if self._has_waited(attempt):
+            return self.refill(attempt)
         parts: list[Part] = []
         rest: list[int] = []
         now_us, held = self._clock_us(), self._held
@@ -157,19 +159,11 @@ class Prefetcher:
                     rest.append(number)
         if not parts:
             return self.refill(attempt)
-        answer, waits = decide_parts(attempt, parts, rest, self.refill), attempt.call.delivery.waits
-        if answer.allowed and self._has_waited(attempt):  # no request has removed its entries from these lists
-            spent = [attempt.claims[number].claim for part in parts for number in part.claims]
-            if waits is not None:
-                waits.waker.leave_lists(attempt.call.id, spent)
-            else:
-                with suppress(StoreUnavailable):  # without an answer, the job is removed when it would be woken
-                    self._stores.forget(spent, [attempt.call.id], "")
-        return answer
+        return decide_parts(attempt, parts, rest, self.refill)
 
     def _has_waited(self, attempt: Attempt) -> bool:
         requester = attempt.request.requester
-        return requester.caller is not Caller.PEEK and (requester.denials > 0 or requester.job in self._held.denied)
+        return requester.denials > 0 or requester.job in self._held.denied
 
     def take_grants(self) -> list[tuple[Limit, str, int, int]]:
         """
@@ -208,7 +202,7 @@ class Prefetcher:
         claims, request = attempt.claims, attempt.request
         if request.requester.caller is Caller.PEEK:
             return self._stores.decide_in_calendar(attempt)
-        held, sent_us = self._held, self._clock_us()
+        held, sent_us, has_waited = self._held, self._clock_us(), self._has_waited(attempt)
         entries: dict[int, _Entry] = {}
         taking: dict[int, int] = {}
         with held.lock:
@@ -217,7 +211,7 @@ class Prefetcher:
                     continue
                 entry = entries[number] = _entry(held, name, claim.limit)
                 # A job with a position may be granted ahead of others for its own cost only, so it prefetches nothing.
-                if not request.requester.denials and (units := entry.quota.units_to_prefetch(claim.cost, sent_us)):
+                if not has_waited and (units := entry.quota.units_to_prefetch(claim.cost, sent_us)):
                     taking[number] = units
                     entry.quota.begin(sent_us)
         if taking:
@@ -232,7 +226,8 @@ class Prefetcher:
                 return answer
             sent_us = self._clock_us()
         answer = self._stores.decide_in_calendar(attempt)
-        self._record(held, claims, entries, {}, answer, sent_us)
+        if not (has_waited and answer.allowed):  # prefetched units may be left, and their record stays
+            self._record(held, claims, entries, {}, answer, sent_us)
         return answer
 
     def _record(

@@ -31,7 +31,7 @@ from throttlekit import (
 from throttlekit._core.answer import Answer
 from throttlekit._core.limit.change import change_rate
 from throttlekit._engine import prefetch as prefetching
-from throttlekit._engine.call import Call
+from throttlekit._engine.call import Call, Delivery, Waiting
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import Counts
 from throttlekit.stores import MemoryStore, Request
@@ -229,8 +229,8 @@ def test_a_redelivered_job_requests_only_its_own_cost(limiter: Limiter, store: F
 
 def test_a_job_that_was_late_leaves_its_waitlist(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """
-    A job without a waker, which made no request at its turn, may be granted prefetched units later. It then waits no
-    longer, so no unit is reserved for it.
+    A job without a waker, which made no request at its turn, is granted later by the store, although the process has
+    prefetched units. It then waits no longer, so no unit is reserved for it.
     """
     claims = [each.claim for each in limiter.claims(Call([API], job()))]
     limiter.acquire(API, cost=1000)
@@ -241,8 +241,36 @@ def test_a_job_that_was_late_leaves_its_waitlist(limiter: Limiter, store: Fleet,
     assert store.where(claims, "1") is not None, "a peek changes nothing"
     calls = len(store.asked)
     assert limiter.acquire(API, job=job()).allowed
-    assert len(store.asked) == calls, "the unit was prefetched"
+    assert len(store.asked) == calls + 1
     assert store.where(claims, "1") is None
+
+
+def test_a_job_that_was_late_prefetches_nothing(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """The store grants units to prefetch without a job. So it would not remove the job's entry."""
+    claims = [each.claim for each in limiter.claims(Call([API], job()))]
+    limiter.acquire(API, cost=1000)
+    assert not limiter.acquire(API, job=job()).allowed
+    clock.advance(10)
+    for _ in range(fill(limiter)):  # the next request prefetches units again
+        limiter.acquire(API)
+    assert limiter.acquire(API, job=job()).allowed
+    assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
+    assert store.where(claims, "1") is None
+
+
+def test_a_job_that_another_process_denied_leaves_its_waitlist(
+    limiter: Limiter, store: Fleet, clock: FakeClock
+) -> None:
+    """If the message shows that its job was denied, the store decides the job, and removes its entry."""
+    claims = [each.claim for each in limiter.claims(Call([API], job()))]
+    limiter.acquire(API, cost=1000)
+    assert not Limiter(store.inner).acquire(API, job=job()).allowed
+    clock.advance(10)
+    fill(limiter)
+    delivery = Delivery(waits=Waiting(limiter.waker, lambda: None, denied=True))
+    assert limiter.acquire(API, job=job(), delivery=delivery).allowed
+    assert store.where(claims, "1") is None
+    limiter.close()
 
 
 # Several limits
@@ -252,8 +280,8 @@ def test_several_limits_are_all_or_nothing(limiter: Limiter, store: Fleet) -> No
     """A prefetched unit that was spent on a job that another limit denied is put back."""
     fill(limiter)
     assert limiter.acquire(API, TIGHT).allowed
-    for _ in range(5):
-        denied = limiter.acquire(API, TIGHT, job=job())
+    for number in range(5):
+        denied = limiter.acquire(API, TIGHT, job=replace(job(), id=str(number)))
         assert (denied.allowed, denied.limit) == (False, TIGHT)
     assert [claim.bucket.split(":")[1] for claim in store.asked[-1][0].claims] == ["{tight"]
     assert spendable(limiter, API) == 14
