@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
@@ -13,7 +13,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import bears_early
 from throttlekit._core.waitlist import Wake
 
-__all__ = ["AHEAD_US", "Room", "Stop"]
+__all__ = ["AHEAD_US", "Room", "Stops"]
 
 _T = TypeVar("_T")
 
@@ -34,6 +34,8 @@ makes its request at its time, because an early request would be denied.
 """
 _SAME_LOOK_US = 10_000
 """Requested looks whose times differ by less than this are one look."""
+_LATER_US = 1_000_000
+"""On a stopped list, jobs without a position make their next requests this long after jobs with a position."""
 
 
 @dataclass(slots=True, eq=False)
@@ -239,7 +241,7 @@ class Room(Generic[_T]):
         for known in self._lists.values():
             known.requested_us.append(now_us)
 
-    def request_first(self, now_us: int, but: Sequence[str]) -> None:
+    def request_first(self, now_us: int, but: Collection[str]) -> None:
         """
         Let the first job of each list, except the lists *but*, make a request, because the limit may have changed. The
         answer wakes other jobs. A list with a woken job is skipped, because that job makes its own request.
@@ -319,27 +321,72 @@ class Room(Generic[_T]):
             self._lists.pop(known.claim.bucket, None)
 
 
-class Stop:
+@dataclass(slots=True, eq=False)
+class _Stop:
     """
-    A list that is stopped by something unknown to the store, like an operator's pause.
+    One stopped list.
 
     Attributes:
-        at_us: The time when the stopped jobs make their next requests.
-        ids: The stopped jobs, in the order of their first requests, and whether each has a position.
-        positions: The number of jobs with a position. If there are any, the process reports no free thread for the list
-            to the store, and jobs without a position retry after the others; otherwise they would be granted first.
+        at_us: The time when its jobs make their next requests.
+        ids: The jobs, in the order of their first requests, and whether each has a position.
+        positions: The number of jobs with a position.
     """
 
-    __slots__ = ("at_us", "ids", "positions")
+    at_us: int
+    ids: dict[str, bool] = field(default_factory=dict)
+    positions: int = 0
 
-    def __init__(self, at_us: int) -> None:
-        self.at_us = at_us
-        self.ids: dict[str, bool] = {}
-        self.positions = 0
 
-    def add(self, id: str, *, has_position: bool) -> None:
-        self.ids[id] = has_position
-        self.positions += has_position
+class Stops:
+    """
+    The lists that are stopped by something unknown to the store, like an operator's pause, and their jobs.
+
+    If jobs on such a list have a position, the process reports no free thread for the list to the store, and jobs
+    without a position retry after the others. Otherwise these would be granted first.
+
+    Attributes:
+        lists: The stopped lists, by bucket.
+    """
+
+    def __init__(self) -> None:
+        self.lists: dict[str, _Stop] = {}
+        self._buckets: dict[str, str] = {}
+        """The list of each stopped job."""
+
+    def holds_positions(self, bucket: str) -> bool:
+        """Whether a list is stopped, and jobs with a position are on it. If so, no job of the list may be woken."""
+        return bucket in self.lists and self.lists[bucket].positions > 0
+
+    def add(self, id: str, bucket: str, at_us: int, now_us: int, *, has_position: bool) -> int:
+        """Record that a job waits on a stopped list. Return the time of its next request, that of the other jobs."""
+        known = self.lists.get(bucket)
+        has_position = has_position or (known is not None and known.ids.get(id, False))
+        self.remove(id)
+        stop = self.lists.setdefault(bucket, _Stop(at_us))
+        if stop.at_us <= now_us:
+            stop.at_us = at_us
+        stop.ids[id] = has_position
+        stop.positions += has_position
+        self._buckets[id] = bucket
+        return stop.at_us if has_position or not stop.positions else stop.at_us + _LATER_US
 
     def remove(self, id: str) -> None:
-        self.positions -= self.ids.pop(id, False)
+        """Forget a job that waits no longer on a stopped list. A list without jobs is stopped no longer."""
+        bucket = self._buckets.pop(id, "")
+        if (stop := self.lists.get(bucket)) is not None:
+            stop.positions -= stop.ids.pop(id)
+            if not stop.ids:
+                del self.lists[bucket]
+
+    def end(self, bucket: str) -> list[str]:
+        """End the stop of a list. Return its jobs, in the order of their first requests."""
+        stop = self.lists.pop(bucket, None)
+        ids = [] if stop is None else [*stop.ids]
+        for id in ids:
+            del self._buckets[id]
+        return ids
+
+    def first_ids(self) -> list[str]:
+        """Return the jobs of all stopped lists, except those that retry after others."""
+        stops = self.lists.values()
+        return [id for stop in stops for id, has_position in stop.ids.items() if has_position or not stop.positions]

@@ -22,7 +22,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import parts_of
 from throttlekit._core.waitlist import LEAD_US, Wake
 from throttlekit._engine.call import WaitlistStore
-from throttlekit._engine.room import AHEAD_US, Room, Stop
+from throttlekit._engine.room import AHEAD_US, Room, Stops
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 
@@ -32,9 +32,6 @@ _T = TypeVar("_T")
 
 _RETRY_US = 500_000
 """The time after which the process repeats a failed look, or a failed attempt to listen."""
-
-_LATER_US = 1_000_000
-"""On a stopped list, jobs without a position make their next requests this long after jobs with a position."""
 
 _PASSED_ON_US = 60_000_000
 """The time for which a process remembers a job that it returned to its framework."""
@@ -53,9 +50,7 @@ class _Here(Generic[_T]):
         """The attempts of jobs whose request got no answer, and whose next request repeats the attempt."""
         self.waited: dict[str, tuple[int, Waited]] = {}
         """The time when each job of this process began to wait, and how it has waited, until it ends."""
-        self.stops: dict[str, Stop] = {}
-        self.stopped: dict[str, str] = {}
-        """The bucket of the `Stop` of each stopped job."""
+        self.stops = Stops()
         self.passed_on: dict[str, int] = {}
         """The jobs that were returned to their framework, in order, and the time until which they are remembered."""
         self.changed = threading.Condition()
@@ -77,42 +72,16 @@ class _Here(Generic[_T]):
         self.attempts.pop(id, None)
         self.waited.pop(id, None)
         self.passed_on.pop(id, None)
-        self.leave_stop(id)
-
-    def stop(self, id: str, bucket: str, at_us: int, *, has_position: bool) -> int:
-        """Record that a job waits on a stopped list. Return the time of its next request, that of the other jobs."""
-        known = self.stops.get(bucket)
-        has_position = has_position or (known is not None and known.ids.get(id, False))
-        self.leave_stop(id)
-        stop = self.stops.setdefault(bucket, Stop(at_us))
-        if stop.at_us <= _now_us():
-            stop.at_us = at_us
-        stop.add(id, has_position=has_position)
-        self.stopped[id] = bucket
-        return stop.at_us if has_position or not stop.positions else stop.at_us + _LATER_US
-
-    def leave_stop(self, id: str) -> None:
-        bucket = self.stopped.pop(id, "")
-        if (stop := self.stops.get(bucket)) is not None:
-            stop.remove(id)
-            if not stop.ids:
-                del self.stops[bucket]
+        self.stops.remove(id)
 
     def resume(self, bucket: str) -> None:
         """End the stop of a list, so that its jobs make their requests, in order."""
-        stop = self.stops.pop(bucket, None)
-        if stop is None:
+        ids = self.stops.end(bucket)
+        if not ids:
             return
-        for id in stop.ids:
-            self.stopped.pop(id, None)
-        self.room.apply_wakes([Wake(id, 0) for id in stop.ids], _now_us())
+        self.room.apply_wakes([Wake(id, 0) for id in ids], _now_us())
         if (unit := self.room.unit_of(bucket)) is not None:
             self.room.look_in(unit, 0, _now_us())
-
-    def free_for(self, bucket: str, free: int) -> int:
-        """Return the number of free threads for a list: 0 while it is stopped, so that no job is woken."""
-        stop = self.stops.get(bucket)
-        return 0 if stop is not None and stop.positions else free
 
     def pass_on(self, id: str, now_us: int, *, at_once: bool) -> _T | None:
         item = self.room.release(id)
@@ -120,7 +89,7 @@ class _Here(Generic[_T]):
             self.room.begin_request(id)
         else:
             self.room.done(id)
-        self.leave_stop(id)
+        self.stops.remove(id)
         for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added below, so they do not accumulate
             if until_us <= now_us:
                 self.forget(other)
@@ -217,8 +186,8 @@ class Waker(Generic[_T]):
         here, free = self._here, self._free()
         with here.changed:
             here.room.begin_request(id)
-            if here.stops:
-                here.leave_stop(id)
+            if here.stops.lists:
+                here.stops.remove(id)
                 for bucket in buckets:
                     here.resume(bucket)
             here.passed_on.pop(id, None)
@@ -304,11 +273,12 @@ class Waker(Generic[_T]):
             now_us, has_position = _now_us(), self._roams or here.waited_of(id).claim is not None
             if waited is not None:
                 here.note(id, waited, now_us)
-            stop = here.stops.get(stops)
-            begins = stop is None or not stop.positions
+            begins = not here.stops.holds_positions(stops)
             back: _T | None = item
             if not here.closed:
-                at_us = here.stop(id, stops, now_us + in_us, has_position=has_position) if stops else now_us + in_us
+                at_us = now_us + in_us
+                if stops:
+                    at_us = here.stops.add(id, stops, at_us, now_us, has_position=has_position)
                 ends_us = at_us if ends_in_us is None else now_us + ends_in_us
                 back = here.room.hold_until(id, item, min(at_us, ends_us))
                 here.changed.notify()
@@ -393,11 +363,9 @@ class Waker(Generic[_T]):
         """
         here = self._here
         with here.changed:
-            now_us, stopped = _now_us(), [*here.stops]
-            for stop in here.stops.values():
-                first = [id for id, has_position in stop.ids.items() if has_position or not stop.positions]
-                here.room.apply_wakes([Wake(id, 0) for id in first], now_us)
-            here.room.request_first(now_us, stopped)
+            now_us = _now_us()
+            here.room.apply_wakes([Wake(id, 0) for id in here.stops.first_ids()], now_us)
+            here.room.request_first(now_us, here.stops.lists)
             here.changed.notify()
 
     # The thread
@@ -450,7 +418,7 @@ class Waker(Generic[_T]):
             self._remove_all([unit], [id])
 
     def _look(self, here: _Here[_T], claim: StoreClaim, ids: Sequence[str]) -> None:
-        free = here.free_for(claim.bucket, self._free())
+        free = 0 if here.stops.holds_positions(claim.bucket) else self._free()
         try:
             found = self._store.look(claim, here.owner, free, ids)
         except Exception as error:
@@ -461,7 +429,7 @@ class Waker(Generic[_T]):
                 here.room.look_in(claim, _RETRY_US, _now_us())
             return
         with here.changed:
-            if not free and claim.bucket not in here.stops:
+            if not free and claim.bucket not in here.stops.lists:
                 here.full_lists.add(claim.bucket)
             unknown = here.room.apply_look(claim, found, _now_us())
         self._remove(claim, unknown)
