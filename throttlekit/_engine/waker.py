@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -53,6 +54,8 @@ class _Here(Generic[_T]):
         self.stops = Stops()
         self.passed_on: dict[str, int] = {}
         """The jobs that were returned to their framework, in order, and the time until which they are remembered."""
+        self.calls: list[Callable[[], None]] = []
+        """Calls of the store that follow from wakes and answers. The waker's thread makes them."""
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
         self.unlisten: Callable[[], None] | None = None
@@ -206,7 +209,8 @@ class Waker(Generic[_T]):
         self, id: str, item: _T, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
     ) -> None:
         """
-        Apply the answer to a job's request. If the job waits, hold it from now on.
+        Apply the answer to a job's request. If the job waits, hold it from now on. This sends no request to the store,
+        because the caller may be an event loop.
 
         Args:
             units: The job's claims, of one unit each.
@@ -214,7 +218,6 @@ class Waker(Generic[_T]):
         """
         here, now_us, kept = self._here, _now_us(), answer.kept
         back: _T | None = None
-        was_passed_on = False
         with here.changed:
             if answer.waited is not None:
                 here.note(id, answer.waited, now_us)
@@ -224,18 +227,17 @@ class Waker(Generic[_T]):
                 else:
                     until_us = None if ends_in_us is None else now_us + ends_in_us
                     back = here.room.hold(id, item, units[kept.claim], kept.epoch, now_us, until_us, units)
-                    was_passed_on = here.passed_on.pop(id, None) is not None
+                    if here.passed_on.pop(id, None) is not None:  # it may have been woken, and be out of the order
+                        here.calls.append(partial(self._look, here, units[kept.claim], (id,)))
             elif answer.reason is not Reason.ALLOWED:
                 here.forget(id)
             unknown = here.room.apply_answer(units, answer, now_us)
             here.changed.notify()
         for unit, ids in unknown:
-            self._remove(unit, ids)
-        if kept is not None and was_passed_on:  # it was woken before, so it is no longer in the order
-            self._look(here, units[kept.claim], [id])
+            self._remove_later(unit, ids)
         if back is not None:
             self._give_back(back)
-        if here.thread is None and (kept is not None or answer.looks):
+        if here.thread is None and (kept is not None or answer.looks or answer.wakes):
             with nullcontext() if kept is not None else suppress(RuntimeError):  # a grant stays a grant
                 self.begin()
 
@@ -347,7 +349,7 @@ class Waker(Generic[_T]):
             unit = here.room.unit_of(bucket)
             here.changed.notify()
         if unit is not None:
-            self._remove(unit, unknown)
+            self._remove_later(unit, unknown)
 
     def on_missed(self) -> None:
         """Record that wakes may have been missed, because the connection to the store was lost."""
@@ -381,15 +383,16 @@ class Waker(Generic[_T]):
                 now_us, free, ready = _now_us(), self._free(), list[tuple[str, _T, StoreClaim | None]]()
                 while len(ready) < free and (one := here.room.take_ready(now_us)) is not None:
                     ready.append(one)
-                due = here.room.due(now_us)
-                if not ready and not due:
+                calls = [here.calls.pop(0)] if here.calls else []  # one at a time: ready jobs start in between
+                calls += [partial(self._look, here, *each) for each in here.room.due(now_us)]
+                if not ready and not calls:
                     times_us = (here.room.next_us(with_ready=free > 0), listens_us)
                     first_us = min((each for each in times_us if each is not None), default=None)
                     here.changed.wait(None if first_us is None else max(0.0, (first_us - now_us) / 1e6))
             for id, item, unit in ready:
                 self._start_one(here, id, item, unit)
-            for claim, ids in due:
-                self._look(here, claim, ids)
+            for call in calls:
+                call()
 
     def _listen(self, here: _Here[_T]) -> bool:
         """Begin to receive wakes. Return whether that succeeded. On a cluster, a node has to answer first."""
@@ -432,17 +435,24 @@ class Waker(Generic[_T]):
             if not free and claim.bucket not in here.stops.lists:
                 here.full_lists.add(claim.bucket)
             unknown = here.room.apply_look(claim, found, _now_us())
-        self._remove(claim, unknown)
+        self._remove_later(claim, unknown)
 
-    def _remove(self, claim: StoreClaim, ids: Sequence[str]) -> None:
-        """
-        Handle wakes of jobs that this process does not hold, so that they do not block others. A job keeps its position
-        if it was returned to its framework, or if another process may hold it.
-        """
+    def _remove_later(self, claim: StoreClaim, ids: Sequence[str]) -> None:
+        """Let the waker's thread handle wakes of jobs that this process does not hold."""
         here = self._here
         with here.changed:
+            if ids:
+                here.calls.append(partial(self._remove_absent, here, claim, ids))
+                here.changed.notify()
+
+    def _remove_absent(self, here: _Here[_T], claim: StoreClaim, ids: Sequence[str]) -> None:
+        """
+        Remove woken jobs that this process does not hold, so that they do not block others. A job keeps its position
+        if it was returned to its framework, or if another process may hold it. A job that has arrived since is woken.
+        """
+        with here.changed:
+            ids = here.room.apply_wakes([Wake(id, 0) for id in ids], _now_us())
             if self._roams:
-                ids = here.room.apply_wakes([Wake(id, 0) for id in ids], _now_us())  # without jobs that arrived since
                 for id in ids:
                     here.pass_on(id, _now_us(), at_once=False)
             passed_on = [id for id in ids if id in here.passed_on]

@@ -167,7 +167,7 @@ def test_a_job_that_runs_without_the_store_leaves_the_waitlist(monkeypatch: pyte
             assert ask(limiter, waker, limit, job=Job(id="one"))
         assert store.list_waiting(claim).jobs == 2
         waker.on_wakes(claim.bucket, [Wake("one", 0)])
-        assert store.list_waiting(claim).jobs == 1
+        wait_until(lambda: store.list_waiting(claim).jobs == 1, description="the job leaves the waitlist")
         waker.close()
 
 
