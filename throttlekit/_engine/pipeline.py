@@ -191,15 +191,14 @@ class Pipeline:
     def where(self, call: Call, claims: Sequence[Claim]) -> Where | None:
         """
         Return where a job waits that its framework redelivers after a delay. Return None if it is on no list, or no
-        store answers. A job without an entry gets a position on each shared list of *claims*, unless the call peeks.
+        store answers. A job without an entry gets a position on the lists of *claims*, unless the call peeks.
         """
         if not claims or not call.id:
             return None
         with suppress(StoreUnavailable):
             found = self._stores.where([each.claim for each in claims], call.id)
-            shared = [each.claim for each in claims if not each.in_process]
-            if found is None and shared and not call.peek:
-                self._stores.reserve(shared, Requester(Caller.JOB, call.id, call.delivery.owner, denials=1))
+            if found is None and not call.peek:
+                self._stores.reserve(claims, Requester(Caller.JOB, call.id, call.delivery.owner, denials=1))
             return found
         return None
 

@@ -14,7 +14,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.time_zone import DAY_US
 from throttlekit._core.wait_control import Charge, Where
 from throttlekit._core.waitlist import Wake
-from throttlekit._engine.claims import Attempt
+from throttlekit._engine.claims import Attempt, Claim
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.base import Correction, Request, Slowing, Store
@@ -186,9 +186,13 @@ class Stores:
                 return found._replace(claim=claims.index(part[found.claim]))
         return None
 
-    def reserve(self, claims: Sequence[StoreClaim], requester: Requester) -> None:
-        """Give a job a position on the lists of *claims*, which the fleet shares."""
-        self.shared.return_units([Charge(claim) for claim in claims], requester)
+    def reserve(self, claims: Sequence[Claim], requester: Requester) -> None:
+        """Give a job a position on those lists of *claims* that the fleet shares or, if there are none, on all."""
+        shared = [Charge(each.claim) for each in claims if not each.in_process]
+        if shared:
+            self.shared.return_units(shared, requester)
+        else:
+            self.in_process.return_units([Charge(each.claim) for each in claims], requester)
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]

@@ -33,6 +33,7 @@ from throttlekit import (
 from throttlekit._core.limit.change import change_rate
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
+from throttlekit._wiring import wiring_of
 from throttlekit.adapter import Run, decision_from_receipt, receipt
 from throttlekit.adapter.rate_limited import deny_after_429
 from throttlekit.errors import ConfigurationError
@@ -394,6 +395,21 @@ def test_job_past_its_max_wait_ends_in_a_pause(fleet: Fleet, delivery: Delivery,
     fleet.advance(31)
     again = fleet.decide(PARTNER, delivery=delivery)
     assert again.final is (refused_after is not None)
+
+
+def test_job_of_a_paused_limit_of_its_process_ends_at_its_max_wait(fleet: Fleet) -> None:
+    """A job without a waker waits on the waitlist of its process if the fleet shares none of its limits."""
+    own, delivery = TokenBucket("own", "10/s", scope="process"), Delivery(max_wait=30)
+    wiring_of(fleet.limiter).stores.in_process._clock_us = fleet.clock
+    fleet.set_rules(Rule(what="pause", name="own"))
+    assert fleet.decide(own, delivery=delivery).reason == "paused"
+    fleet.advance(20)
+    again = fleet.decide(own, delivery=delivery)
+    assert (again.reason, again.deferrals) == ("paused", 1)
+    assert again.delay <= 10
+    fleet.advance(11)
+    assert fleet.decide(own, delivery=delivery).reason == "waited too long"
+    assert fleet.decide(own, delivery=delivery).reason == "paused", "the next job with this id has not waited"
 
 
 def test_job_that_costs_more_than_a_set_burst_ends_at_its_max_wait(fleet: Fleet) -> None:
