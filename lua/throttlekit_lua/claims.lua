@@ -7,7 +7,7 @@
 ]]
 local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
 local unpacked = table.unpack or unpack
--- The numbers in the record of a list. If one is not stored, it is 0, and v is 1.
+-- The numbers in the record of a list. If one is not stored, it is 0; v is 1.
 local FIELDS = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'retry'}
 
 -- Returns the record KEYS[k + 2]: the texts of FIELDS, the epoch, the slow-down and the owner's free threads, each nil or

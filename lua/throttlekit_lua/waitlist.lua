@@ -81,7 +81,7 @@ local function close_list(list)
   if math.abs(now - list.renewed) >= RENEWED and not idle then renews, list.renewed = true, now end
   local row = {}
   for _, name in ipairs(FIELDS) do
-    if list[name] ~= (was[name] or name == 'v' and 1 or 0) + 0 then row[#row + 1], row[#row + 2] = name, whole(list[name]) end
+    if list[name] ~= (was[name] or 0) + 0 then row[#row + 1], row[#row + 2] = name, whole(list[name]) end
   end
   if list.epoch ~= (was.epoch or '') then row[#row + 1], row[#row + 2] = 'epoch', list.epoch end
   local slow = list.slow and slow_text(list.slow) or nil

@@ -12,8 +12,10 @@ import pytest
 
 from parity.waits import LIMITS, BothStores, WaitHistory
 from throttlekit import ByLatency, Concurrency, FixedWindow, TokenBucket
+from throttlekit._core.algorithms.gcra import Measure
 from throttlekit._core.answer import Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.limit.change import change_rate
 from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import holder_name, wait_names
 from throttlekit._core.wait_control import Charge
@@ -156,6 +158,23 @@ def test_returned_units_keep_the_entry_of_a_copy_that_waits(both: BothStores) ->
     charge = Charge(claim, granted.now_us, granted.uses[0].full_us)
     both.run("return_units", [claim], NOW_US, requester, what=[charge])
     assert both.waitlist(claim).entries["one"].state is State.WAITING
+
+
+def test_returned_units_are_stored_at_the_rate_of_their_request(both: BothStores) -> None:
+    """As in the reference: another request has stored the state at another rate in between."""
+    limit = TokenBucket("a", "10/s", burst=5)
+    claim, faster = _claim(limit), _claim(change_rate(limit, "20/s"))
+    requester = Requester(Caller.JOB, "one", "p")
+    granted = both.run("decide", [claim], NOW_US, requester)
+    both.run("decide", [faster], NOW_US, requester)
+    assert _measure(both, claim) is not None
+    both.run("return_units", [claim], NOW_US, requester, what=[Charge(claim, NOW_US, granted.uses[0].full_us)])
+    assert _measure(both, claim) is None
+
+
+def _measure(both: BothStores, claim: StoreClaim) -> Measure | None:
+    state: Any = both.read_state(claim.bucket)
+    return state.measure  # type: ignore[no-any-return]
 
 
 def test_keys_expire_if_the_last_entry_ends_when_a_job_is_added(both: BothStores) -> None:

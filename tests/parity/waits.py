@@ -691,8 +691,10 @@ class WaitHistory:
         if rnd.random() < 0.1:
             charges = [Charge(claim) for claim in job.claims]
         self._now_us += rnd.choice([0, 0, 1_000, 50_000, SECOND])
-        if rnd.random() < 0.3:  # another copy of the message makes a request in between
-            self._stores.run("decide", job.claims, self._now_us, requester)
+        if rnd.random() < 0.3:  # another copy of the message makes a request in between, perhaps at another rate
+            limits = {each.rule.bucket: each for each in rnd.sample(self._limits, len(self._limits))}
+            claims = [self._claim(limits[each.bucket], job.id) for each in job.claims]
+            self._stores.run("decide", rnd.choice([job.claims, claims]), self._now_us, requester)
         self._stores.run("return_units", job.claims, self._now_us, requester, what=charges)
 
     def _bell(self) -> None:

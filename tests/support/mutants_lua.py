@@ -6,7 +6,7 @@ __all__ = ["MUTANTS"]
 
 MUTANTS: dict[str, list[tuple[str, str]]] = {
     "waitlist.lua": [
-        ("(was[name] or name == 'v' and 1 or 0)", "(was[name] or 0)"),
+        ("(was.v or 1) + 0", "(was.v or 0) + 0"),
         ("waits and lead and ready_after", "lead and ready_after"),
         ("ready_after(one, 0, now) - lead or now", "ready_after(one, 0, now) or now"),
         ("= 30000, 250000,", "= 30000, 250001,"),
