@@ -493,7 +493,7 @@ def test_a_part_with_several_limits_keeps_the_positions_of_a_job(request: pytest
 def test_a_job_reserves_positions_on_lists_of_any_store(store: Any) -> None:
     """Positions are reserved in several hash slots of a cluster too, although a script reaches only one of them."""
     slow, fast = _claim(SLOW), _claim(FAST)
-    store.return_units([Charge(slow), Charge(fast)], Requester(Caller.JOB, "one", "~50", denials=1), NOW_US)
+    store.return_units([Charge(slow), Charge(fast)], Requester(Caller.JOB, "one", "~50", waited=Waited(0, 1)), NOW_US)
     for each in (slow, fast):
         found = store.where([each], "one", NOW_US)
         assert (found.state, found.position) == (State.KEPT, 0)

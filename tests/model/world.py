@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from throttlekit import Concurrency, TokenBucket
-from throttlekit._core.answer import Caller, Reason, Requester
+from throttlekit._core.answer import Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, holder_name
@@ -232,7 +232,7 @@ class World:
 
     def _request(self, job: str, owner: str) -> None:
         self.woken_at.pop(job, None)
-        requester = Requester(Caller.JOB, job, owner, FREE, denials=int(job in self.waits))
+        requester = Requester(Caller.JOB, job, owner, FREE, waited=Waited(denials=int(job in self.waits)))
         claims = self._claims(job)
         answer = self.store.decide(claims, requester, self.now_us)
         for _, wake in answer.wakes:

@@ -16,7 +16,7 @@ from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, Slidin
 from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
-from throttlekit._core.answer import Answer, Caller, Reason, Requester
+from throttlekit._core.answer import Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import CLASS
 from throttlekit._core.decide import TURN_US, Stored
 from throttlekit._core.late import EARLY_US, lateness_us
@@ -556,8 +556,8 @@ class WaitHistory:
         job.requests += 1
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
         id = "" if caller is Caller.WITHOUT_JOB and rnd.random() < 0.9 else job.id
-        waited = rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)])
-        requester = Requester(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.early_us)
+        waited = Waited(*rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)]))
+        requester = Requester(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, waited, job.early_us)
         answer = self._stores.run("decide", job.claims, self._now_us, requester, attempt=attempt if id else "")
         if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
             if rnd.random() < 0.15 and answer.now_us == self._now_us:

@@ -50,6 +50,24 @@ class Reason(Enum):
     """No job passes for now, because the partner sent a 429, or an operator paused the limit."""
 
 
+class Waited(NamedTuple):
+    """
+    The wait of a job.
+
+    Attributes:
+        for_us: The time since its first denial.
+        denials: The number of its denials, including this one.
+        claim: The number of the claim on whose list it waits, or waited until it was granted; None if unknown.
+    """
+
+    for_us: int = 0
+    denials: int = 0
+    claim: int | None = None
+
+
+NOT_WAITED = Waited()
+
+
 class Requester(NamedTuple):
     """
     The caller that makes a request.
@@ -59,8 +77,8 @@ class Requester(NamedTuple):
         owner: The name of the process's channel; for a job that its framework returns after a delay, `late_owner`.
         free: The number of free threads of the process, without the one that makes the request.
         max_wait_us: The longest time for which the job waits, from now on; None if there is no limit.
-        waited_us, denials: The time for which the job has waited, and the number of its denials, as far as its process
-            knows. A full queue does not refuse a job that was denied before, even if the store has lost its state.
+        waited: The wait of the job, as far as its process knows. A full queue does not refuse a job that was denied
+            before, even if the store has lost its state.
         early_us: A woken job may be granted at most this long before its units are free. None: as its owner allows
             (`late.early_us`).
     """
@@ -70,8 +88,7 @@ class Requester(NamedTuple):
     owner: str = ""
     free: int = 0
     max_wait_us: int | None = None
-    waited_us: int = 0
-    denials: int = 0
+    waited: Waited = NOT_WAITED
     early_us: int | None = None
 
 
@@ -104,24 +121,6 @@ class Position(NamedTuple):
 
     place: Place
     turn: bool
-
-
-class Waited(NamedTuple):
-    """
-    The wait of a job.
-
-    Attributes:
-        for_us: The time since its first denial.
-        denials: The number of its denials, including this one.
-        claim: The number of the claim on whose list it waits, or waited until it was granted; None if unknown.
-    """
-
-    for_us: int
-    denials: int
-    claim: int | None
-
-
-NOT_WAITED = Waited(0, 0, None)
 
 
 class Answer(NamedTuple):

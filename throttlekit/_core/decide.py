@@ -146,8 +146,7 @@ def decide(
         looks = [_grant(each, now_us, retry_us) for each in looks]
     elif reason is not Reason.FULL and requester.job:
         waited = Waited(waited.for_us, waited.denials + 1, binding)
-        by = requester._replace(waited_us=waited.for_us, denials=waited.denials)
-        kept = Kept(binding, _deny(looks, binding, now_us, by, epoch), ahead)
+        kept = Kept(binding, _deny(looks, binding, now_us, requester._replace(waited=waited), epoch), ahead)
         if lateness_us(requester.owner):
             comes = [_late_retry_us(each, requester, now_us, early_us) for each in looks]
             retry_us, kept = max(at_us for at_us, _ in comes), kept._replace(position=comes[binding][1])
@@ -287,8 +286,8 @@ def _grant(found: Found, now_us: int, begins_us: int) -> Found:
 def _find_wait(looks: Sequence[Found], now_us: int, requester: Requester) -> Waited:
     """Return how long the job has waited and how often it was denied: the most that its process or an entry knows."""
     entries = [(i, each.entry) for i, each in enumerate(looks) if each.entry is not None]
-    for_us = max((requester.waited_us, *(now_us - entry.since_us for _, entry in entries)))
-    denials = max((requester.denials, *(entry.denials for _, entry in entries)))
+    for_us = max((requester.waited.for_us, *(now_us - entry.since_us for _, entry in entries)))
+    denials = max((requester.waited.denials, *(entry.denials for _, entry in entries)))
     return Waited(for_us, denials, next((i for i, entry in entries if entry.state is not State.KEPT), None))
 
 
@@ -381,7 +380,7 @@ def make_entry(found: Found, now_us: int, requester: Requester, epoch: str, befo
         entry = Entry(requester.job, place, 0, requester.owner, workflow=workflow, tenant=tenant, step=step)
     if not holds:
         entry.cost = claim.cost  # it may have changed since the last request
-    entry.since_us, entry.denials = max(0, now_us - requester.waited_us), requester.denials
+    entry.since_us, entry.denials = max(0, now_us - requester.waited.for_us), requester.waited.denials
     return entry
 
 

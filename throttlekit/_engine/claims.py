@@ -287,14 +287,13 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     if waits is not None:
         buckets = [each.bucket for each in store_claims]
         requester, attempt = waits.waker.begin_request(call.id, buckets, caller, delivery.ends_in_us)
-        if waits.denied:
-            requester = requester._replace(denials=max(1, requester.denials))
+        if waits.denied and not requester.waited.denials:
+            requester = requester._replace(waited=Waited(denials=1))
         return Request(store_claims, requester, attempt)
     if (job := call.waiting) is None:
         return Request(store_claims, WITHOUT_JOB)
-    ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
-    requester = Requester(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)
-    return Request(store_claims, requester)
+    ends_in_us = delivery.ends_in_us(waited.for_us)
+    return Request(store_claims, Requester(caller, job.id, delivery.owner, 0, ends_in_us, waited))
 
 
 def decision_from(answer: Answer, claims: Sequence[Claim], waited: Waited = NOT_WAITED) -> Decision:

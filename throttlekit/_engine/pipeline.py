@@ -198,7 +198,8 @@ class Pipeline:
         with suppress(StoreUnavailable):
             found = self._stores.where([each.claim for each in claims], call.id)
             if found is None and not call.peek:
-                self._stores.reserve(claims, Requester(Caller.JOB, call.id, call.delivery.owner, denials=1))
+                waited = Waited(denials=1)
+                self._stores.reserve(claims, Requester(Caller.JOB, call.id, call.delivery.owner, waited=waited))
             return found
         return None
 

@@ -163,7 +163,7 @@ class Prefetcher:
 
     def _has_waited(self, attempt: Attempt) -> bool:
         requester = attempt.request.requester
-        return requester.denials > 0 or requester.job in self._held.denied
+        return requester.waited.denials > 0 or requester.job in self._held.denied
 
     def take_grants(self) -> list[tuple[Limit, str, int, int]]:
         """

@@ -197,8 +197,8 @@ class Waker(Generic[_T]):
             if not free:
                 here.full_lists.update(buckets)
             attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
-            for_us, denials, _ = here.waited_of(id)
-        return Requester(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
+            waited = here.waited_of(id)
+        return Requester(caller, id, here.owner, free, ends_in_us(waited.for_us), waited), attempt
 
     def waited_of(self, id: str) -> Waited:
         """Return how long a job of this process has waited, or zeros if no wait is known."""

@@ -126,8 +126,8 @@ def _with_waited(requester: Requester, answer: Answer) -> Requester:
     """
     if answer.waited is None:
         return requester
-    for_us, denials = max(requester.waited_us, answer.waited.for_us), max(requester.denials, answer.waited.denials)
-    return requester._replace(waited_us=for_us, denials=denials)
+    known, found = requester.waited, answer.waited
+    return requester._replace(waited=Waited(max(known.for_us, found.for_us), max(known.denials, found.denials)))
 
 
 def _weight(each: _Answered) -> tuple[bool, int]:

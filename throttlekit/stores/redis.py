@@ -75,7 +75,7 @@ class RedisStore(RedisServer):
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         who = [requester.caller.value, encode_text(requester.job), encode_text(requester.owner)]
-        waited = [requester.waited_us, requester.denials]
+        waited = requester.waited[:2]
 
         def return_units(those: Sequence[Charge]) -> None:
             head = [_or_empty(now_us), *who, self._epoch(), *waited]

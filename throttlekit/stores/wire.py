@@ -110,8 +110,8 @@ def requester_arguments(
     if requester is WITHOUT_JOB and not attempt:
         return now
     wait = "" if requester.max_wait_us is None else requester.max_wait_us
-    who = f"{requester.denials} {requester.caller.value} {requester.owner} {requester.free} {wait} {epoch}"
-    return [*now, f"{who} {requester.waited_us} {early_us_of(claims, requester)} {attempt}", requester.job]
+    who = f"{requester.waited.denials} {requester.caller.value} {requester.owner} {requester.free} {wait} {epoch}"
+    return [*now, f"{who} {requester.waited.for_us} {early_us_of(claims, requester)} {attempt}", requester.job]
 
 
 def encode_text(text: str) -> bytes:

@@ -51,11 +51,7 @@ class Lists:
     def decide(
         self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any
     ) -> Answer:
-        extra = {
-            name: more.pop(name)
-            for name in ("caller", "max_wait_us", "waited_us", "denials", "early_us")
-            if name in more
-        }
+        extra = {name: more.pop(name) for name in ("caller", "max_wait_us", "waited", "early_us") if name in more}
         claims = [
             each if isinstance(each, StoreClaim) else self.claim(each, job=job, **more) for each in limits or [LIMIT]
         ]
@@ -343,7 +339,7 @@ def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
     lists.decide("three", limit)
     assert lists.decide("four", limit).reason is Reason.FULL
     assert lists.decide("three", limit).reason is Reason.EXHAUSTED
-    assert lists.decide("four", limit, denials=1).reason is Reason.EXHAUSTED, (
+    assert lists.decide("four", limit, waited=Waited(0, 1)).reason is Reason.EXHAUSTED, (
         "the job waited before the store lost its state"
     )
     lists.forget("four", limit=limit)
@@ -528,7 +524,7 @@ def test_the_process_provides_the_wait_of_a_job_that_the_store_lost(lists: Lists
     if lost:
         lists.store.reset([lists.claim(LIMIT).bucket])
         lists.decide("one")
-    denied = lists.decide("two", waited_us=90 * SECOND, denials=7)
+    denied = lists.decide("two", waited=Waited(90 * SECOND, 7))
     assert denied.waited == Waited(90 * SECOND, 8, 0)
     (entry,) = lists.entries("two")
     assert (entry.since_us, entry.denials) == (lists.now - 90 * SECOND, 8)
@@ -542,7 +538,7 @@ def test_a_job_on_no_list_has_the_wait_that_its_process_reports(lists: Lists) ->
     If the store has lost its state and no job waits, the reply names no waitlist, and has the wait that the process
     sent.
     """
-    assert lists.decide("one", waited_us=SECOND, denials=2).waited == Waited(SECOND, 2, None)
+    assert lists.decide("one", waited=Waited(SECOND, 2)).waited == Waited(SECOND, 2, None)
 
 
 def test_an_owner_woken_before_the_clock_was_set_back_blocks_no_other(lists: Lists) -> None:
@@ -572,7 +568,7 @@ def test_a_job_woken_before_the_clock_was_set_back_is_woken_at_the_next_look(lis
 def test_a_wait_longer_than_the_clock_began_at_zero(lists: Lists) -> None:
     """A wait that a process sends is at most as long as the clock's own time."""
     lists.decide("one")
-    lists.decide("two", waited_us=2 * lists.now, denials=1)
+    lists.decide("two", waited=Waited(2 * lists.now, 1))
     assert [entry.since_us for entry in lists.entries("two")] == [0]
 
 
@@ -681,7 +677,7 @@ def test_jobs_redelivered_after_a_delay_count_until_they_are_overdue(lists: List
     assert lists.decide("four", limit, owner=owner).reason is Reason.FULL, (
         "job one was woken, and is not redelivered yet"
     )
-    fourth = lists.decide("four", limit, owner=owner, denials=1)
+    fourth = lists.decide("four", limit, owner=owner, waited=Waited(0, 1))
     assert (fourth.reason, fourth.retry_us) == (Reason.IN_LINE, lists.now + 3 * SECOND)
     assert lists.decide("one", limit, owner=owner).reason is Reason.ALLOWED
 

@@ -147,7 +147,8 @@ def test_limit_is_used_if_jobs_are_redelivered_by_ticks() -> None:
 def test_a_job_past_its_longest_wait_waits_for_an_unavailable_store() -> None:
     """It makes its next request after the delay of its denial: otherwise it would make one after another."""
     waker = Mock()
-    waker.begin_request.return_value = (Requester(Caller.JOB, "a", "process", max_wait_us=0, denials=1), "attempt")
+    requester = Requester(Caller.JOB, "a", "process", max_wait_us=0, waited=Waited(0, 1))
+    waker.begin_request.return_value = (requester, "attempt")
     waker.waited_of.return_value = Waited(5_000_000, 1, 0)
     decision = Limiter(Away()).acquire(SLOW, job=JOB, delivery=Delivery(max_wait=4, waits=Waiting(waker, "item", "a")))
     assert (decision.reason, decision.delay > 0.5) == ("store unavailable", True)

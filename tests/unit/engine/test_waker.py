@@ -337,7 +337,7 @@ def test_a_job_on_no_waitlist_is_started_after_its_delay(bench: Bench) -> None:
     bench.waker.hold("one", "one", 1_000, Waited(2_000_000, 3, 0))
     wait_until(lambda: bench.started == ["one"], description="the job is started")
     requester, _ = bench.decide("one")
-    assert (requester.waited_us >= 2_000_000, requester.denials) == (True, 3)
+    assert (requester.waited.for_us >= 2_000_000, requester.waited.denials) == (True, 3)
 
 
 def test_a_job_past_its_max_wait_is_started_without_a_wake(bench: Bench) -> None:

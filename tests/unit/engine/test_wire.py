@@ -36,7 +36,7 @@ def _claim(limit: Limit) -> StoreClaim:
     [
         (WITHOUT_JOB, None, ""),
         (Requester(Caller.PEEK), 1_800_000_000_000_000, ""),
-        (Requester(Caller.JOB, "id ü", "host:1.2", 3, 9, 5, 1), None, "17"),
+        (Requester(Caller.JOB, "id ü", "host:1.2", 3, 9, Waited(5, 1)), None, "17"),
         (Requester(Caller.AGAIN, "\ud800", "~50"), 7, ""),
     ],
 )
