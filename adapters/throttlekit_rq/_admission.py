@@ -36,7 +36,7 @@ _log = logging.getLogger("throttlekit.rq")
 _memory_warning = Every(math.inf)
 
 
-BY_RQ_SCHEDULER = Delivery(longest=600.0, lateness=1.5, latest=2.1)
+BY_RQ_SCHEDULER = Delivery(longest=600.0, lateness=2.1)
 """
 Delivery by RQ's own scheduler. It checks once a second, and takes the jobs that were due at the last whole second. So
 a job is up to two seconds late, and about half of all jobs are more than one second late.

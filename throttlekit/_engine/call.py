@@ -35,8 +35,7 @@ class Delivery:
     Attributes:
         longest: The longest delay that the framework supports. A job with a longer wait is redelivered after this
             delay and deferred again; it keeps its position.
-        lateness: The usual delay of the framework's deliveries.
-        latest: The longest delay of the framework's deliveries, if that is more.
+        lateness: The longest time by which the framework's deliveries are late.
         max_wait: The longest wait of a job in total, from its first denial.
         max_deferrals: The number of denials that a job may have.
         expires_in: The time after which the framework discards the job if it has not begun: Dramatiq's `max_age`,
@@ -50,7 +49,6 @@ class Delivery:
 
     longest: float = 600.0
     lateness: float = 0.05
-    latest: float = 0.0
     max_wait: float = math.inf
     max_deferrals: float = math.inf
     expires_in: float = math.inf
@@ -70,13 +68,13 @@ class Delivery:
     @property
     def owner(self) -> str:
         """For adapters: the owner of the job on a waitlist, if the framework redelivers it after a delay."""
-        return _late_owner(max(self.lateness, self.latest))
+        return _late_owner(self.lateness)
 
     def in_time(self, delay: float) -> bool:
         """Whether a job that is redelivered in *delay* seconds can begin before it expires."""
         if self.expires_in == math.inf:
             return True
-        lives_us = max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
+        lives_us = max(0, round((self.expires_in - self.lateness) * 1_000_000))
         return round(delay * 1_000_000) <= lives_us
 
     def adjust_delay(self, decision: Decision, waited: Waited) -> Decision:

@@ -138,7 +138,7 @@ def test_limit_is_used_if_jobs_are_redelivered_by_ticks() -> None:
     A limit is used if jobs are redelivered up to two seconds late, as on stock RQ. A job that would have expired by
     then takes no position. In the test, the scheduler runs at the end of each second, which is the worst time.
     """
-    delivery = Delivery(lateness=0.9, latest=2.1)
+    delivery = Delivery(lateness=2.1)
     traffic = Traffic(TokenBucket("p", "20/s", burst=20), 40, 3.0, expiring=9, delivery=delivery, tick=0.95)
     traffic.run(30)
     assert len(traffic.ran) >= 0.65 * 20 * 30  # .68: as jobs leave, those behind are redelivered late
