@@ -181,17 +181,13 @@ class Dialect(NamedTuple):
     One format of rate limit headers.
 
     Attributes:
-        name, says: The name of the format and an example, in Markdown.
-        source, url: The document that describes it.
+        name: The name of the format, as in docs/how-to-headers.md, which has an example and the source of each format.
         headers: The headers of the format, in lower case.
         read: Returns the readings.
         wait: Returns the seconds to wait that the response requires.
     """
 
     name: str
-    says: str
-    source: str
-    url: str
     headers: tuple[str, ...]
     read: Callable[[Fields], list[Reading]] | None = None
     wait: Callable[[Fields], float | None] | None = None
@@ -207,104 +203,34 @@ _ANTHROPIC: dict[str, Unit] = {
 }
 
 DIALECTS: tuple[Dialect, ...] = (
-    Dialect(
-        "`retry-after-ms`",
-        "`retry-after-ms: 700`",
-        "Azure OpenAI, manage quota",
-        "https://learn.microsoft.com/azure/ai-services/openai/how-to/quota",
-        ("retry-after-ms",),
-        wait=_wait_of("retry-after-ms", parts=1000),
-    ),
-    Dialect(
-        "`Retry-After`",
-        "`Retry-After: 120`, or a date",
-        "RFC 9110, section 10.2.3",
-        "https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3",
-        ("retry-after",),
-        wait=_wait_of("retry-after"),
-    ),
-    Dialect(
-        "IETF, from version 7 on",
-        '`RateLimit: "default";r=50;t=30` with `RateLimit-Policy: "default";q=100;w=60`',
-        "draft-ietf-httpapi-ratelimit-headers",
-        "https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/",
-        ("ratelimit", "ratelimit-policy"),
-        _rate_limit,
-    ),
-    Dialect(
-        "IETF, up to version 6",
-        "`RateLimit-Remaining: 50`, `RateLimit-Reset: 30`; GitLab's reset is a Unix time",
-        "draft-ietf-httpapi-ratelimit-headers-06",
-        "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-06",
-        tuple(f"ratelimit-{what}" for what in _WHAT),
-        _family("ratelimit"),
-    ),
-    Dialect(
-        "GitHub's secondary limits",
-        "refused, although `X-RateLimit-Remaining` is above 0: waits for a minute",
-        "GitHub, rate limits for the REST API",
-        "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api",
-        ("x-github-request-id", "x-github-media-type"),
-        wait=_secondary,
-    ),
+    Dialect("`retry-after-ms`", ("retry-after-ms",), wait=_wait_of("retry-after-ms", parts=1000)),
+    Dialect("`Retry-After`", ("retry-after",), wait=_wait_of("retry-after")),
+    Dialect("IETF, from version 7 on", ("ratelimit", "ratelimit-policy"), _rate_limit),
+    Dialect("IETF, up to version 6", tuple(f"ratelimit-{what}" for what in _WHAT), _family("ratelimit")),
+    Dialect("GitHub's secondary limits", ("x-github-request-id", "x-github-media-type"), wait=_secondary),
     Dialect(
         "`X-RateLimit-…`",
-        "`X-RateLimit-Remaining: 4999`, `X-RateLimit-Reset:` in seconds from now, since 1970 in seconds or "
-        "milliseconds, or `2026-03-01T12:00Z`; first Discord's `X-RateLimit-Reset-After`",
-        "GitHub, rate limits for the REST API",
-        "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api",
         ("x-ratelimit-reset-after", *(f"x-ratelimit-{what}" for what in _WHAT)),
         _family("x-ratelimit", first="x-ratelimit-reset-after"),
     ),
-    Dialect(
-        "`X-Rate-Limit-…`",
-        "`X-Rate-Limit-Remaining: 1199`, `X-Rate-Limit-Reset: 1609459200`",
-        "Okta, rate limit best practices",
-        "https://developer.okta.com/docs/reference/rl-best-practices/",
-        tuple(f"x-rate-limit-{what}" for what in _WHAT),
-        _family("x-rate-limit"),
-    ),
+    Dialect("`X-Rate-Limit-…`", tuple(f"x-rate-limit-{what}" for what in _WHAT), _family("x-rate-limit")),
     Dialect(
         "OpenAI, Azure, Groq",
-        "`x-ratelimit-remaining-requests: 59`, `x-ratelimit-reset-tokens: 6m0s`",
-        "OpenAI, rate limits",
-        "https://platform.openai.com/docs/guides/rate-limits",
         tuple(f"x-ratelimit-{what}-{unit}" for unit in _OPENAI for what in _WHAT),
         _of_each_unit("x-ratelimit-{what}-{unit}", _OPENAI),
     ),
     Dialect(
         "Anthropic",
-        "`anthropic-ratelimit-tokens-remaining: 96000`, `anthropic-ratelimit-tokens-reset: 2026-03-01T12:00:59Z`; "
-        "also `requests`, `input-tokens`, `output-tokens`",
-        "Anthropic, rate limits",
-        "https://docs.anthropic.com/en/api/rate-limits",
         tuple(f"anthropic-ratelimit-{unit}-{what}" for unit in _ANTHROPIC for what in _WHAT),
         _of_each_unit("anthropic-ratelimit-{unit}-{what}", _ANTHROPIC),
     ),
     Dialect(
         "HubSpot",
-        "`X-HubSpot-RateLimit-Remaining: 98`, `X-HubSpot-RateLimit-Interval-Milliseconds: 10000`",
-        "HubSpot, API usage guidelines",
-        "https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines",
         tuple(f"x-hubspot-ratelimit-{what}" for what in ("remaining", "max", "interval-milliseconds")),
         _hubspot,
     ),
-    Dialect(
-        "Shopify",
-        "`X-Shopify-Shop-Api-Call-Limit: 32/40`",
-        "Shopify, REST Admin API rate limits",
-        "https://shopify.dev/docs/api/admin-rest/usage/rate-limits",
-        ("x-shopify-shop-api-call-limit",),
-        _used_of("x-shopify-shop-api-call-limit"),
-    ),
-    Dialect(
-        "Salesforce",
-        "`Sforce-Limit-Info: api-usage=10018/100000`",
-        "Salesforce, limit info header",
-        "https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/headers_api_usage.htm",
-        ("sforce-limit-info",),
-        _used_of("sforce-limit-info"),
-    ),
+    Dialect("Shopify", ("x-shopify-shop-api-call-limit",), _used_of("x-shopify-shop-api-call-limit")),
+    Dialect("Salesforce", ("sforce-limit-info",), _used_of("sforce-limit-info")),
 )
 """The formats in order of precedence. For each unit, the first format that contains a reset time is used."""
 
