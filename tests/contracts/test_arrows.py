@@ -20,7 +20,7 @@ LAYERS = [
     ("stores", ["throttlekit.stores"]),
     ("hookspecs", ["throttlekit.hookspecs"]),
     ("waiting", [f"throttlekit._engine.{name}" for name in ("call", "room", "waker", "relay")]),
-    ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
+    ("headers", ["throttlekit._engine.response_headers"]),
     ("calls", [f"throttlekit._engine.{name}" for name in ("registry", "claims", "rate_limited")]),
     ("events", [f"throttlekit._engine.{name}" for name in ("events", "plugins")]),
     ("layers", [f"throttlekit._engine.{name}" for name in ("stores", "fallback", "prefetch", "leases")]),

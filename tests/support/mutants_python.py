@@ -313,15 +313,6 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_breaker.py::test_an_uncharged_cost_is_not_settled_on_another_limit"],
         ),
     ],
-    "throttlekit/_engine/header_values.py": [
-        (
-            "whole(min(numbers) if least else numbers[0])",
-            "whole(max(numbers) if least else numbers[0])",
-            [
-                "tests/unit/engine/test_response_headers.py::test_the_stricter_value_is_used_and_unreadable_ones_are_ignored"
-            ],
-        ),
-    ],
     "throttlekit/_engine/hold.py": [
         (
             "            self._limiter.cancel(request.result())",
@@ -396,6 +387,13 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         ),
     ],
     "throttlekit/_engine/response_headers.py": [
+        (
+            "whole(min(numbers) if least else numbers[0])",
+            "whole(max(numbers) if least else numbers[0])",
+            [
+                "tests/unit/engine/test_response_headers.py::test_the_stricter_value_is_used_and_unreadable_ones_are_ignored"
+            ],
+        ),
         (
             "        return max(self.remaining, self.limit)",
             "        return self.remaining",
