@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from itertools import islice
+from typing import Any, NoReturn, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from throttlekit._core.answer import Answer
@@ -35,6 +34,8 @@ __all__ = ["AsyncLimiter"]
 _LARGEST_BATCH = 64
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Awaitable[object]])
+_Answered: TypeAlias = "asyncio.Future[Answer | Exception]"
+"""The future of the store's answer to an attempt, or of an error in place of it."""
 
 
 class AsyncLimiter:
@@ -98,11 +99,11 @@ class AsyncLimiter:
         if (spent := pipeline.spend(call)) is not None:
             return spent
         attempt = pipeline.attempt(call)
-        question = self._put(attempt)
+        answered = self._put(attempt)
         try:
-            answer = await question.answered
+            answer = await asyncio.shield(answered)
         except asyncio.CancelledError:
-            await asyncio.shield(self._cancel(question))
+            await asyncio.shield(self._cancel(attempt, answered))
             raise
         if isinstance(answer, StoreUnavailable):
             without_store = partial(pipeline.without_store, attempt, answer)
@@ -117,7 +118,7 @@ class AsyncLimiter:
             try:
                 await asyncio.sleep(early)
             except asyncio.CancelledError:
-                await asyncio.shield(self._cancel(question))
+                await asyncio.shield(self._cancel(attempt, answered))
                 raise
         return decision
 
@@ -142,7 +143,7 @@ class AsyncLimiter:
         if await self._has_overrides():
             return await self._in_thread(partial(wiring_of(self._limiter).decider.acquire, call))
         attempt = self._pipeline.attempt(call)
-        answer = await self._put(attempt).answered
+        answer = await self._put(attempt)
         if isinstance(answer, Exception):
             raise answer
         return peek_decision(answer, attempt)
@@ -258,17 +259,17 @@ class AsyncLimiter:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    def _put(self, attempt: Attempt) -> _Question:
+    def _put(self, attempt: Attempt) -> _Answered:
+        """Send *attempt* to the store. Return the future of its answer."""
         loop = asyncio.get_running_loop()
         batches = self._loops.get(loop)
         if batches is None:
             batches = self._loops[loop] = _Batches(self._decide_all, self._limiter.threads.start)
-        question = _Question(attempt, loop.create_future())
-        if self._limiter.in_memory:
-            question.settle(self._pipeline.decide_all([attempt])[0])
-        else:
-            batches.put(question, loop)
-        return question
+        if not self._limiter.in_memory:
+            return batches.put(attempt, loop)
+        answered: _Answered = loop.create_future()
+        answered.set_result(self._pipeline.decide_all([attempt])[0])
+        return answered
 
     @property
     def _pipeline(self) -> Pipeline:
@@ -302,37 +303,18 @@ class AsyncLimiter:
         if acquired.exception() is None:
             self._limiter.cancel(acquired.result())
 
-    async def _cancel(self, question: _Question) -> None:
-        answer = await self._loops[asyncio.get_running_loop()].abandon(question)
-        claims, call = question.attempt.claims, question.attempt.call
+    async def _cancel(self, attempt: Attempt, answered: _Answered) -> None:
+        """Cancel the grant of *attempt*, whose task was cancelled, or end its job's wait."""
+        answer = None if self._loops[asyncio.get_running_loop()].withdraw(answered) else await answered
         if isinstance(answer, Answer) and answer.allowed:
-            await self._in_thread(partial(self._limiter.cancel, decision_from(answer, claims)))
-        if call.delivery.waits is not None:
-            await self._in_thread(partial(self._pipeline.leave, call, units_of(question.attempt)))
-
-
-@dataclass(slots=True, eq=False)
-class _Question:
-    """An attempt whose answer a task waits for."""
-
-    attempt: Attempt
-    answered: asyncio.Future[Answer | Exception]
-    """The store's answer, or an error in place of it."""
-
-    def settle(self, answer: Answer | Exception) -> None:
-        """Pass *answer* to the waiting task, or keep it for `_Batches.abandon` if the task was cancelled."""
-        self.renew()
-        self.answered.set_result(answer)
-
-    def renew(self) -> None:
-        """Replace the future if it was cancelled together with its task."""
-        if self.answered.cancelled():
-            self.answered = self.answered.get_loop().create_future()
+            await self._in_thread(partial(self._limiter.cancel, decision_from(answer, attempt.claims)))
+        if attempt.call.delivery.waits is not None:
+            await self._in_thread(partial(self._pipeline.leave, attempt.call, units_of(attempt)))
 
 
 class _Batches:
     """
-    The questions of one event loop. One batch is sent at a time. Questions that arrive in the meantime form the next.
+    The attempts of one event loop. One batch is sent at a time. Attempts that arrive in the meantime form the next.
 
     All methods except `_work` run in the loop's thread, so no lock is needed.
 
@@ -347,25 +329,26 @@ class _Batches:
         start: Callable[[Callable[[], None]], object],
     ) -> None:
         self._decide_all, self._start = decide_all, start
-        self._waiting: deque[_Question] = deque()
+        self._waiting: dict[_Answered, Attempt] = {}
         self._busy = False
 
-    def put(self, question: _Question, loop: asyncio.AbstractEventLoop) -> None:
-        self._waiting.append(question)
+    def put(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> _Answered:
+        """Put *attempt* into the next batch. Return the future of its answer."""
+        answered: _Answered = loop.create_future()
+        self._waiting[answered] = attempt
         if not self._busy:
             self._busy = True
-            loop.call_soon(self._go, loop)  # the batch includes all questions of this iteration of the loop
+            loop.call_soon(self._go, loop)  # the batch includes all attempts of this iteration of the loop
+        return answered
 
-    async def abandon(self, question: _Question) -> Answer | Exception | None:
-        """Wait for the answer to *question*, whose task was cancelled. Return None if the question was not sent."""
-        if question in self._waiting:
-            self._waiting.remove(question)
-            return None
-        question.renew()
-        return await question.answered
+    def withdraw(self, answered: _Answered) -> bool:
+        """Remove an attempt that was not sent yet. Return whether it was removed."""
+        return self._waiting.pop(answered, None) is not None
 
     def _go(self, loop: asyncio.AbstractEventLoop) -> None:
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _LARGEST_BATCH))]
+        batch = [*islice(self._waiting.items(), _LARGEST_BATCH)]
+        for answered, _ in batch:
+            del self._waiting[answered]
         self._busy = bool(batch)
         if batch:
             try:
@@ -373,17 +356,21 @@ class _Batches:
             except RuntimeError as error:  # no thread can start any more, so no task may wait for one
                 loop.call_soon(self._finish, batch, [error] * len(batch), loop)
 
-    def _work(self, batch: Sequence[_Question], loop: asyncio.AbstractEventLoop) -> None:
+    def _work(self, batch: Sequence[tuple[_Answered, Attempt]], loop: asyncio.AbstractEventLoop) -> None:
         try:
-            answers = self._decide_all([each.attempt for each in batch])
+            answers = self._decide_all([attempt for _, attempt in batch])
         except Exception as error:
             answers = [error] * len(batch)
         with suppress(RuntimeError):  # the loop was closed in the meantime, so no task waits
             loop.call_soon_threadsafe(self._finish, batch, answers, loop)
 
     def _finish(
-        self, batch: Sequence[_Question], answers: Sequence[Answer | Exception], loop: asyncio.AbstractEventLoop
+        self,
+        batch: Sequence[tuple[_Answered, Attempt]],
+        answers: Sequence[Answer | Exception],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._go(loop)
-        for question, answer in zip(batch, answers, strict=True):
-            question.settle(answer)
+        for (answered, _), answer in zip(batch, answers, strict=True):
+            if not answered.cancelled():
+                answered.set_result(answer)
