@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Charged, Decision
@@ -20,20 +20,13 @@ from throttlekit.stores.base import Slowing
 if TYPE_CHECKING:
     from throttlekit._engine.response_headers import Reading, ReportedLimits, Unit
 
-__all__ = ["Allowance", "allowance_of", "apply_response", "claims_of", "limits_by_unit"]
+__all__ = ["apply_response", "claims_of", "limits_by_unit", "remaining_of"]
 
 _DENIED = (429, 503)
 _MOST = 10**9 - 1
-_SOON = 0.001
+_SOON_US = 1000
 _log = logging.getLogger("throttlekit")
 _not_stored = Every()
-
-
-class Allowance(NamedTuple):
-    """The permission to grant at most *units* in the next *seconds*."""
-
-    units: int
-    seconds: float
 
 
 def apply_response(
@@ -44,10 +37,10 @@ def apply_response(
     """Slow *claims* down to the remaining units that *response* reports. If the store does not answer, log that."""
     reported = read_response(response)
     slowings = [
-        (each.limit, Slowing(each.claim, Remaining(min(_MOST, allowance.units), round(allowance.seconds * 1_000_000))))
+        (each.limit, Slowing(each.claim, remaining))
         for unit, those in claims.items()
         for each in those
-        if (allowance := allowance_of(reported, unit, each.limit))
+        if (remaining := remaining_of(reported, unit, each.limit))
     ]
     try:
         if slowings:
@@ -57,39 +50,40 @@ def apply_response(
             _log.warning("%s. The rate-limit headers of a response were not applied.", error)
 
 
-def allowance_of(reported: ReportedLimits, unit: Unit, limit: Limit) -> Allowance | None:
+def remaining_of(reported: ReportedLimits, unit: Unit, limit: Limit) -> Remaining | None:
     """
-    Return the strictest allowance of *reported* for *unit*: that of the fewest units a second. A denial with
-    Retry-After leaves no units. A time of more than an hour counts as an hour, because later responses report more.
+    Return the strictest report of *reported* for *unit*: that of the fewest units a second. A denial with Retry-After
+    leaves no units. A time of more than an hour counts as an hour, because later responses report more.
 
     Returns:
         None if *limit* itself admits no more than that.
     """
-    found = [_allowance(each, limit) for each in reported.readings if each.unit == unit]
+    found = [_read_remaining(each, limit) for each in reported.readings if each.unit == unit]
     if reported.retry_after is not None and reported.status in _DENIED:
-        found.append(Allowance(0, reported.retry_after))
-    allowances = [
-        Allowance(each.units, min(each.seconds, LONGEST_BY_RESPONSE))
-        for each in found
-        if each and each.seconds >= _SOON
-    ]
-    if not allowances:
+        found.append(_within_an_hour(0, reported.retry_after))
+    reports = [each for each in found if each and each.reset_us >= _SOON_US]
+    if not reports:
         return None
-    strictest = min(allowances, key=lambda each: (each.units / each.seconds, -each.seconds))
-    most = limit.capacity + limit.amount * strictest.seconds * 1_000_000 / limit.period_us
-    return strictest if strictest.units < most else None
+    strictest = min(reports, key=lambda each: (each.remaining / each.reset_us, -each.reset_us))
+    most = limit.capacity + limit.amount * strictest.reset_us / limit.period_us
+    return strictest if strictest.remaining < most else None
 
 
-def _allowance(reading: Reading, limit: Limit) -> Allowance | None:
+def _read_remaining(reading: Reading, limit: Limit) -> Remaining | None:
     units = reading.until_reset
     if reading.remaining is None or units is None:
         return None
     if reading.reset is not None:
-        return Allowance(units, reading.reset)
+        return _within_an_hour(units, reading.reset)
     if reading.window is not None:
-        return Allowance(reading.remaining, reading.window)  # the reset is not known, but the window ends by then
+        return _within_an_hour(reading.remaining, reading.window)  # the reset is not known, but the window ends by then
     # The reset is not known. Allow these units during the time that the limit's own rate takes for them.
-    return Allowance(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
+    seconds = max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000
+    return _within_an_hour(reading.remaining, seconds)
+
+
+def _within_an_hour(units: int, seconds: float) -> Remaining:
+    return Remaining(min(_MOST, units), round(min(seconds, LONGEST_BY_RESPONSE) * 1_000_000))
 
 
 def limits_by_unit(

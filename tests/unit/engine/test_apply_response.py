@@ -24,7 +24,7 @@ from throttlekit import (
     current,
 )
 from throttlekit._core.slowdown import Remaining
-from throttlekit._engine.apply_response import Allowance, allowance_of
+from throttlekit._engine.apply_response import remaining_of
 from throttlekit._engine.response_headers import parse_response
 from throttlekit._util.log_limiter import Every
 
@@ -100,11 +100,10 @@ def _bucket(limiter: Limiter, limit: Limit) -> str:
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "60s"}, 200, None),  # tokens only
     ],
 )
-def test_the_strictest_header_is_used(headers: dict[str, str], status: int, pace: tuple[int, float] | None) -> None:
+def test_the_strictest_header_is_used(headers: dict[str, str], status: int, pace: tuple[int, int] | None) -> None:
     """The strictest header of a response determines how many requests may be sent, and within how many seconds."""
-    assert allowance_of(parse_response(Response(headers, status), 0.0), "requests", PARTNER) == (
-        pace and Allowance(*pace)
-    )
+    remaining = remaining_of(parse_response(Response(headers, status), 0.0), "requests", PARTNER)
+    assert remaining == (pace and Remaining(pace[0], pace[1] * 1_000_000))
 
 
 @pytest.mark.parametrize(
