@@ -65,8 +65,8 @@ _RETRY_SPREAD_US = 60_000_000
 _SOONEST_US = 1_000
 """The shortest delay between a denial and the return of the job by its framework."""
 
-Bell = Callable[[str, int, Wake | None], bool]
-"""A function like `Ring`. Its second argument is the number of the claim on whose list the job waits."""
+Bell = Callable[[str, str, Wake | None], bool]
+"""A function like `Ring`, for all lists. Its first argument is the bucket of the list on which the job waits."""
 
 ONLY_LOOKS = Requester(Caller.PEEK)
 """The caller of a query."""
@@ -130,7 +130,7 @@ def decide(
     if requester.caller is not Caller.PEEK:
         for i, each in enumerate(looks):
             if _waits_for_late(each, now_us):
-                each.waitlist.wake(_wake_rules(each, now_us), now_us, _ring_of(i, requester, bell, own))
+                each.waitlist.wake(_wake_rules(each, now_us), now_us, _ring_of(i, each, requester, bell, own))
                 looks[i] = find_claim(claims[i], states[i], now_us, requester, early_us)
     reason, binding, retry_us, ahead = _verdict(looks, now_us, requester.caller, waited)
     if requester.caller is Caller.PEEK:
@@ -162,7 +162,7 @@ def decide(
 
 
 def look(
-    claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], ring: Ring
+    claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], bell: Bell
 ) -> tuple[Look, Stored]:
     """
     Look at one list for *owner*: wake jobs, and return those jobs of the owner that may request their units.
@@ -187,7 +187,7 @@ def look(
         elif entry.state is State.KEPT:
             waitlist.enter(entry, owner, None)
     requester = Requester(Caller.JOB, owner=owner)
-    _, looked = _wake_all([found], now_us, requester, lambda name, _, wake: ring(name, wake), free)
+    _, looked = _wake_all([found], now_us, requester, bell, free)
     wakes = tuple(Wake(id, _in_us(at_us, now_us)) for at_us, id in waitlist.woken_of(owner))
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
     return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _state_to_store(found)
@@ -301,7 +301,7 @@ def _deny(looks: Sequence[Found], binding: int, now_us: int, requester: Requeste
             continue
         turn_us = 0
         if _has_turn(each.entry) and each.ready(0) <= each.until_us:
-            counts = bound.waitlist.pause.until_us <= now_us and _is_scarcer(each.claim, bound.claim)
+            counts = bound.waitlist.pause.until_us <= now_us and scarcity(each.claim) < scarcity(bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
         each.waitlist.keep(make_entry(each, now_us, requester, epoch), requester.owner, now_us + KEPT_US, turn_us)
     entry, waitlist = make_entry(bound, now_us, requester, epoch), bound.waitlist
@@ -400,7 +400,7 @@ def _wake_all(
             continue
         if listens:
             waitlist.set_free(requester.owner, free, now_us)
-        ring = _ring_of(i, requester, bell, wakes)
+        ring = _ring_of(i, found, requester, bell, wakes)
         workflow = _workflow_of(found.claim)
         if granted and workflow:
             waitlist.wake_workflow(workflow, now_us, ring)
@@ -420,12 +420,12 @@ def wake_and_store(found: Found, now_us: int, ring: Ring) -> Stored:
     return _state_to_store(found)
 
 
-def _ring_of(number: int, requester: Requester, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
+def _ring_of(number: int, found: Found, requester: Requester, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
     """Return a `Ring` that sends one claim's wakes to other processes, and adds those of the caller's jobs to *own*."""
 
     def ring(owner: str, wake: Wake | None) -> bool:
         if owner != requester.owner:
-            return bell(owner, number, wake)
+            return bell(found.claim.bucket, owner, wake)
         if wake is not None:
             own.append((number, wake))
         return True
@@ -466,11 +466,6 @@ def _workflow_of(claim: StoreClaim) -> str:
     return holder if is_workflow(holder) else ""
 
 
-def _is_scarcer(one: StoreClaim, other: StoreClaim) -> bool:
-    """Whether *one* is scarcer than *other*. At equal rates, the names decide, so two limits never block each other."""
-    return scarcity(one) < scarcity(other)
-
-
 def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
     """
     Return the length of the queue: the jobs that wait, and the woken jobs that return after a delay. Jobs of owners
@@ -494,7 +489,10 @@ def _state_to_store(found: Found) -> Stored:
 
 
 def scarcity(claim: StoreClaim) -> tuple[int, str]:
-    """Return the sort key of a limit; the scarcest limit is first. The key is unique, because bucket names are."""
+    """
+    Return the sort key of a limit; the scarcest limit is first. At equal rates, the names decide, which are unique, so
+    two limits never block each other.
+    """
     return -claim.algorithm.mark, claim.bucket
 
 

@@ -77,16 +77,13 @@ class MemoryStore:
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             states = [self._stored(claim, now_us) for claim in claims]
-            names = [claim.bucket for claim in claims]
             lists = [state.waitlist for state in states if state.waitlist is not None]
             waited = any(requester.job in waitlist.entries for waitlist in lists)
             repeats = attempt and not waited and not any(each.pause.at(now_us).until_us > now_us for each in lists)
             granted = self._get(granted_name(claims[0].bucket, requester.job), now_us) if repeats else None
             if isinstance(granted, tuple) and granted[0] == f"{requester.owner} {attempt}":
                 return granted[1]  # type: ignore[no-any-return]
-            answer, changed = decide(
-                claims, states, now_us, requester, lambda owner, i, wake: bell(names[i], owner, wake), self._epoch()
-            )
+            answer, changed = decide(claims, states, now_us, requester, bell, self._epoch())
             for claim, before, after in zip(claims, states, changed, strict=True):
                 self._put_stored(claim, before, after, now_us)
             if answer.reason is Reason.ALLOWED and waited and attempt and requester.caller is not Caller.PEEK:
@@ -109,7 +106,7 @@ class MemoryStore:
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             before = self._stored(claim, now_us)
-            found, after = look(claim, before, now_us, owner, free, ids, partial(bell, claim.bucket))
+            found, after = look(claim, before, now_us, owner, free, ids, bell)
             self._put_stored(claim, before, after, now_us)
             return found
 

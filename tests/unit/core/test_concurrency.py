@@ -39,7 +39,7 @@ def taken(*holders: str, at_us: int = NOW_US, amount: int = 9) -> Holders:
     return state
 
 
-def _not_listening(owner: str, number: int, wake: object) -> bool:
+def _not_listening(bucket: str, owner: str, wake: object) -> bool:
     """No job waits, so no owner is notified."""
     return False
 

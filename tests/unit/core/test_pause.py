@@ -53,7 +53,7 @@ every_rate = pytest.mark.parametrize("limit", RATES, ids=lambda limit: limit.nam
 every_limit = pytest.mark.parametrize("limit", [*RATES, Concurrency("slots", 3)], ids=lambda limit: limit.name)
 
 
-def is_listening(owner: str, *_: object) -> bool:
+def is_listening(*_: object) -> bool:
     """Every owner listens."""
     return True
 
