@@ -144,7 +144,7 @@ class ClaimResolver:
         self._plugins = plugins
         self.weight_of: Callable[[str, str], float | None] | None = None
         self._known: dict[Any, Claim] = {}
-        self._templates: dict[Any, _ClaimTemplate] = {}
+        self._bound: dict[Any, tuple[Limit, Algorithm]] = {}
         self.questions: dict[Any, Any] = {}
         registry.let_go = self._forget_claims
 
@@ -156,7 +156,7 @@ class ClaimResolver:
 
     def _forget_claims(self) -> None:
         self._known.clear()
-        self._templates.clear()
+        self._bound.clear()
         self.questions.clear()
 
     def key(self, call: Call, limit: Limit) -> str:
@@ -222,54 +222,43 @@ class ClaimResolver:
             if not remember or limit.by_value or isinstance(limit, Concurrency):
                 now_us = time.time_ns() // 1000
                 holder = self._holder(call, limit, units, now_us) if isinstance(limit, Concurrency) else ""
-                claims.append(
-                    _ClaimTemplate.of(limit, units, limit.bind(units, now_us, holder)).claim(text, part, share)
-                )
+                claims.append(_make_claim(limit, limit.bind(units, now_us, holder), units, text, part, share))
                 continue
             day = time.time_ns() // _DAY_NS if limit.in_zone else 0
-            # A claim, and a template, keep a reference to the limit, so the id stays unique.
+            # The values of both caches reference the limit, so its id stays unique.
             cache_key = (id(limit), text, part, units, share, day)
             found = self._known.get(cache_key)
             if found is None:
-                if len(self._templates) >= _MOST_REMEMBERED:
+                if len(self._bound) >= _MOST_REMEMBERED:
                     self._forget_claims()
                 if len(self._known) >= _MOST_REMEMBERED:
                     with suppress(RuntimeError):  # another thread has changed them
                         self._known.pop(next(iter(self._known), None), None)  # the oldest claim
-                template = self._templates.get((id(limit), units, day)) or self._template(limit, units, day)
-                found = self._known[cache_key] = template.claim(text, part, share)
+                found = self._known[cache_key] = _make_claim(
+                    limit, self._bind(limit, units, day), units, text, part, share
+                )
             claims.append(found)
         return claims
 
-    def _template(self, limit: Limit, units: int, day: int) -> _ClaimTemplate:
-        template = _ClaimTemplate.of(limit, units, limit.bind(units, time.time_ns() // 1000))
-        self._templates[id(limit), units, day] = template
-        return template
+    def _bind(self, limit: Limit, units: int, day: int) -> Algorithm:
+        """Return the algorithm for a request of *units* on *day*, which is the same for all keys."""
+        known = self._bound.get((id(limit), units, day))
+        if known is None:
+            known = self._bound[id(limit), units, day] = limit, limit.bind(units, time.time_ns() // 1000)
+        return known[1]
 
 
-class _ClaimTemplate(NamedTuple):
-    """The common part of all claims on one limit for the same number of units, with any key."""
-
-    limit: Limit
-    units: int
-    algorithm: Algorithm
-    max_queue: int | None
-    plain: bool
-
-    @classmethod
-    def of(cls, limit: Limit, units: int, algorithm: Algorithm) -> _ClaimTemplate:
-        plain = limit.scope != "process" and limit.prefetch_quota is None and not limit.in_zone
-        return cls(limit, units, algorithm, limit.queue, plain)
-
-    def claim(self, text: str, part: str | None, share: TenantShare) -> Claim:
-        limit, units, algorithm, max_queue, plain = self
-        bucket = bucket_name(limit.name, text, limit.fingerprint, part)
-        tenant, step, lead = "", 0, 0
-        if limit.share is not None:
-            tenant, step, lead = quote(share.tenant) if share.tenant else "", share.step(units), share.lead
-        claim = StoreClaim(bucket, algorithm, units, max_queue, tenant, step, lead)
-        shown = text if part is None else f"{part}:{text}" if text else part
-        return Claim(limit, shown, units, claim, plain)
+def _make_claim(
+    limit: Limit, algorithm: Algorithm, units: int, text: str, part: str | None, share: TenantShare
+) -> Claim:
+    bucket = bucket_name(limit.name, text, limit.fingerprint, part)
+    tenant, step, lead = "", 0, 0
+    if limit.share is not None:
+        tenant, step, lead = quote(share.tenant) if share.tenant else "", share.step(units), share.lead
+    claim = StoreClaim(bucket, algorithm, units, limit.queue, tenant, step, lead)
+    shown = text if part is None else f"{part}:{text}" if text else part
+    plain = limit.scope != "process" and limit.prefetch_quota is None and not limit.in_zone
+    return Claim(limit, shown, units, claim, plain)
 
 
 def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAITED) -> Request:
