@@ -27,10 +27,11 @@ local function answer(reason, binding, retry, kept, looks, waited)
   return format(two .. ' ' .. two .. ';%s;%s;%s;%s', reason, binding - 1, now, retry, uses, kept, looks, waited)
 end
 
--- Returns the stored reply to the same request, if the request was granted to a job that had waited.
+-- Returns the stored reply to the same request, if the request was granted to a job that had waited. A request with more
+-- or fewer claims is another one: a rule may have changed the limits in the meantime.
+local mine = attempt ~= '' and owner .. ' ' .. attempt .. ' ' .. #claims .. ' '
 local function answer_before()
-  if attempt == '' then return nil end
-  local mine, known = owner .. ' ' .. attempt .. ' ', call('GET', KEYS[#KEYS])
+  local known = mine and call('GET', KEYS[#KEYS])
   return known and sub(known, 1, #mine) == mine and sub(known, #mine + 1)
 end
 

@@ -74,9 +74,8 @@ local function verdict()
     end
   end
   if not binding then return 0, 1, retry, 0 end
-  local c = claims[binding]
+  local c, jobs = claims[binding], 0
   local list = c.list
-  local jobs = 0
   retry = c.passes
   if not c.turn then
     jobs = c.entry and rank_of(list, c.entry.place) or waiting(list)
@@ -116,8 +115,7 @@ local function position(c)
   end
   if not e then
     local place, step = new_place(list, c, caller == 'again')
-    e = {id = job, place = place, cost = 0, owner = owner, at = 0, step = step, tenant = c.tenant}
-    e.workflow = workflow_of(c)
+    e = {id = job, place = place, cost = 0, owner = owner, at = 0, step = step, tenant = c.tenant, workflow = workflow_of(c)}
     c.entry = e
   end
   if not c.held then e.asks = c.cost end  -- the cost may have changed since the last request
@@ -180,11 +178,12 @@ local function deny(binding)
   enter(bound.list, position(bound), owner, max_wait and now + max_wait + late)
 end
 
--- Returns the positions of a granted job. If another store then denies the job, wait_return.lua restores them.
+-- Returns the positions of a granted job, or "" if it has none. If another store then denies the job, wait_return.lua
+-- restores them.
 local function positions()
   local texts = {}
   for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.entry.at > 0 and '+' or '-') or '-' end
-  return concat(texts, ' ')
+  return match(concat(texts, ' '), '^.*%d.*$') or ''
 end
 
 local waited, paused = false, false
@@ -209,9 +208,7 @@ if caller == 'peek' then
 end
 local kept = ''
 if reason == 0 then
-  local waits = false
-  for _, c in ipairs(claims) do waits = waits or c.entry ~= nil end
-  kept = waits and positions() or ''
+  kept = positions()
   for _, c in ipairs(claims) do grant(c, retry) end
 elseif reason ~= 3 and job ~= '' then
   waited_denials, waited_at = waited_denials + 1, binding
@@ -236,14 +233,10 @@ for i, c in ipairs(claims) do
   end
   close_list(c.list)
 end
-local waited_text = ''
-if waited_denials > 0 then
-  local claim = waited_at and whole(waited_at - 1) or '-'
-  waited_text = concat({whole(waited_for), whole(waited_denials), claim}, ' ')
-end
-if reason == 0 and waited and attempt ~= '' then
-  local again = answer(reason, binding, retry, kept, '', waited_text) .. ';'
-  call('SET', KEYS[#KEYS], owner .. ' ' .. attempt .. ' ' .. again, 'PX', ttl(now))
+local claim = waited_at and whole(waited_at - 1) or '-'
+local waited_text = waited_denials > 0 and concat({whole(waited_for), whole(waited_denials), claim}, ' ') or ''
+if reason == 0 and waited and mine then
+  call('SET', KEYS[#KEYS], mine .. answer(reason, binding, retry, kept, '', waited_text) .. ';', 'PX', ttl(now))
 end
 replies[1] = answer(reason, binding, retry, kept, concat(looks, ' '), waited_text) .. ';' .. concat(delays, ' ')
 return #delays > 0 and replies or replies[1]

@@ -130,8 +130,7 @@ local function is_skipped(list, o)
     o.first_wake = found[1] and tonumber(sub(found[1], #low, #low + 15))
     o.woken = #found < MOST and #found or count(list, low, high)
   end
-  if o.woken == 0 then return false end
-  return o.woken >= o.free or o.first_wake + PATIENCE <= now or o.first_wake > now + FUTURE
+  return o.woken > 0 and (o.woken >= o.free or o.first_wake + PATIENCE <= now or o.first_wake > now + FUTURE)
 end
 
 -- Returns the owners with waiting entries before `till`, sorted by their first entries. Sets o.first and its o.place.
@@ -262,7 +261,9 @@ local function keep(list, e, owner, till, turn) change(list, e, 'k', owner, turn
 
 -- Removes an entry whose job was not admitted, and subtracts its step from its tenant's finish.
 local function forget(list, e)
+  local o = owner_of(list, e.owner)
   change(list, e, nil)
+  if o.free == DEAF then o.free, list.head = FREE_UNKNOWN, nil end  -- a wake of its next job is tried
   local finish = e.step > 0 and call('ZSCORE', list.tags, e.tenant)
   if not finish then return end
   finish = finish - e.step
@@ -320,10 +321,8 @@ local function held(list)
       units = units + cost
       if kind == 'w' then last = member elseif kind == 'l' then late = late + cost end
     end
-    list.held = {
-      units = units, late = late, first = found[1] and tonumber(sub(found[1], 2, 17)),
-      last = last and tonumber(sub(last, 2, 17)) - PATIENCE,
-    }
+    list.held = {units = units, late = late, last = last and tonumber(sub(last, 2, 17)) - PATIENCE}
+    list.held.first = found[1] and tonumber(sub(found[1], 2, 17))
   end
   return list.held
 end
@@ -373,10 +372,11 @@ local function rings(c, name, ...)
   return call('PUBLISH', 'tk1:' .. name, concat(bell)) > 0
 end
 
--- Wakes an entry for `at`, if its owner listens. Returns whether the owner listens.
+-- Wakes an entry for `at`, if its owner listens. If not, the entry ends in an hour. Returns whether the owner listens.
 local function wake_entry(c, e, at, state)
   local list, late = c.list, lateness(e.owner)
   if late == 0 and not rings(c, e.owner, e.id, whole(at - now)) then
+    change(list, e, 'o', e.owner, 0, e.till or now + WOKEN)
     owner_of(list, e.owner).free, list.head = DEAF, nil
     return false
   end

@@ -310,6 +310,18 @@ def test_a_repeated_grant_takes_no_unit(store: Any) -> None:
     assert (again.now_us, again.uses) == (granted.now_us, granted.uses)
 
 
+def test_a_retry_with_other_claims_is_another_request(store: Any) -> None:
+    """A rule may add a limit in the meantime. Each answer has a use for each of its claims."""
+    other, requester = _claim(TokenBucket("b", "1/s", burst=5)), Requester(Caller.JOB, "second", "p")
+    store.decide([SLOW], Requester(Caller.JOB, "first", "p"), NOW_US)
+    store.decide([SLOW], requester, NOW_US)
+    store.look(SLOW, "p", 1, (), NOW_US + 970_000)
+    granted = store.decide([SLOW], requester, NOW_US + 1_000_000, attempt="1")
+    again = store.decide([SLOW, other], requester, NOW_US + 2_000_000, attempt="1")
+    assert (granted.reason, len(granted.uses)) == (Reason.ALLOWED, 1)
+    assert (again.reason, len(again.uses), again.now_us) == (Reason.ALLOWED, 2, NOW_US + 2_000_000)
+
+
 def test_a_peek_is_not_repeated_as_a_grant(store: Any) -> None:
     """A peek for a job that would be admitted charges nothing; the next request with the same attempt does."""
     store.decide([SLOW], Requester(Caller.JOB, "first", "p"), NOW_US)

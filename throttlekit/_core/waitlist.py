@@ -3,7 +3,7 @@ The waitlist of one limit and key: the order of the jobs, and which of them is w
 
 An entry has a position, an owner (the process that has the message), and one of three states:
 
-* waiting: it is in the order.
+* waiting: it is in the order. If its owner does not listen, it may never return: it is removed after `WOKEN_US`.
 * woken: its owner got a wake, with the time at which the job may request its units. The units are kept for the job
   until it requests them, at most until `PATIENCE_US` after that time. A wake charges nothing: a job is charged when it
   requests its units. If the job has not requested them after `WOKEN_US`, the entry is removed.
@@ -14,11 +14,8 @@ Jobs that their framework returns after a delay have special owners: see late.py
 The order is by priority class, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
 the start of the last job that passed, and finishes at start + cost / weight. If a job leaves the list without having
-passed, the tenant's next job starts earlier by this cost / weight. Without shares all tags are equal, so jobs are in
-the order of their first denials.
-
-Example: a tenant's jobs start at 0, 1, 2 and 3, so its next job starts at 4. If two of the jobs expire, the next job
-starts at 2. Otherwise, a tenant whose jobs often expire would fall further and further behind the other tenants.
+passed, the tenant's next job starts earlier by this cost / weight: a tenant whose jobs often expire falls behind no
+other. Without shares all tags are equal, so jobs are in the order of their first denials.
 
 Every time is an argument, in whole microseconds. decide.py calls this file. lua/throttlekit_lua/waitlist.lua mirrors
 this file. Change both, or the parity tests fail.
@@ -278,6 +275,8 @@ class Waitlist:
     def forget(self, entry: Entry) -> None:
         """Remove an entry whose job was not admitted, and subtract its step from its tenant's finish."""
         self._change(entry, None, entry.owner, None)
+        if (owner := self.owners.get(entry.owner)) is not None and owner.free == DEAF:
+            owner.free = FREE_UNKNOWN  # a wake of its next job is tried
         if entry.step and entry.tenant in self.finishes:
             finish = self.finishes.pop(entry.tenant) - entry.step
             if finish > self.v:
@@ -463,9 +462,10 @@ class Waitlist:
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
 
     def _wake(self, entry: Entry, at_us: int, now_us: int, ring: Ring, *, counts: bool) -> bool:
-        """Wake a waiting entry, if its owner listens. Return whether the owner listens."""
+        """Wake an entry. If its owner does not listen, the entry ends in an hour. Return whether the owner listens."""
         owner = self.owners[entry.owner]
         if not lateness_us(owner.name) and not ring(owner.name, Wake(entry.id, at_us - now_us)):
+            self.enter(entry, owner.name, entry.until_us or now_us + WOKEN_US)
             owner.free = DEAF
             return False
         self._change(entry, State.WOKEN, owner.name, at_us + WOKEN_US, at_us)

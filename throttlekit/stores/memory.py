@@ -81,19 +81,15 @@ class MemoryStore:
             waited = any(requester.job in waitlist.entries for waitlist in lists)
             repeats = attempt and not waited and not any(each.pause.at(now_us).until_us > now_us for each in lists)
             granted = self._get(granted_name(claims[0].bucket, requester.job), now_us) if repeats else None
-            if isinstance(granted, tuple) and granted[0] == f"{requester.owner} {attempt}":
+            mine = f"{requester.owner} {attempt} {len(claims)}"  # with more or fewer claims it is another request
+            if isinstance(granted, tuple) and granted[0] == mine:
                 return granted[1]  # type: ignore[no-any-return]
             answer, changed = decide(claims, states, now_us, requester, bell, self._epoch())
             for claim, before, after in zip(claims, states, changed, strict=True):
                 self._put_stored(claim, before, after, now_us)
             if answer.reason is Reason.ALLOWED and waited and attempt and requester.caller is not Caller.PEEK:
                 again = answer._replace(wakes=(), looks=())
-                self._put(
-                    granted_name(claims[0].bucket, requester.job),
-                    (f"{requester.owner} {attempt}", again),
-                    now_us,
-                    now_us,
-                )
+                self._put(granted_name(claims[0].bucket, requester.job), (mine, again), now_us, now_us)
             return answer
 
     def has_list(self, bucket: str) -> bool:
