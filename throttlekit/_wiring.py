@@ -114,7 +114,7 @@ class Wired:
         thread or task.
         """
         if self._waker is None:
-            self._waker = self.make_waker(lambda: _MANY, _call)
+            self._waker = self.make_waker(lambda: _MANY, _call, give_back=lambda wake: wake())
         return self._waker
 
     def make_waker(
@@ -122,7 +122,7 @@ class Wired:
         free: Callable[[], int],
         start: Callable[[str, _T], object],
         *,
-        give_back: Callable[[_T], None] = lambda _: None,
+        give_back: Callable[[_T], object] = lambda _: None,
         ahead_us: int = AHEAD_US,
         roams: bool = False,
         relays: bool = False,

@@ -308,8 +308,11 @@ class AsyncLimiter:
         answer = None if self._loops[asyncio.get_running_loop()].withdraw(answered) else await answered
         if isinstance(answer, Answer) and answer.allowed:
             await self._in_thread(partial(self._limiter.cancel, decision_from(answer, attempt.claims)))
-        if attempt.call.delivery.waits is not None:
-            await self._in_thread(partial(self._pipeline.leave, attempt.call, units_of(attempt)))
+        if (waits := attempt.call.delivery.waits) is not None:
+            units = units_of(attempt)
+            if isinstance(answer, Answer):  # it may wake other jobs of this process
+                waits.waker.apply_answer(attempt.call.id, waits.item, units, answer._replace(kept=None))
+            await self._in_thread(partial(self._pipeline.leave, attempt.call, units))
 
 
 class _Batches:

@@ -157,8 +157,8 @@ class Pipeline:
             self.count(decision, attempt.claims, answer, waited, job)
         is_deferral = job is not None and answer.reason not in (Reason.ALLOWED, Reason.FULL)
         if is_deferral and delivery.is_over(waited):
-            decision, is_deferral = end_waiting(decision), False
-        elif waits is not None:
+            decision, is_deferral, answer = end_waiting(decision), False, answer._replace(kept=None)
+        if waits is not None:  # also if the job has ended: the answer may wake others of this process
             self._pass_to_waker(attempt, waits, answer, waited, is_deferral=is_deferral)
         elif is_deferral:
             decision = delivery.adjust_delay(decision, waited)

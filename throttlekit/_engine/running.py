@@ -138,7 +138,11 @@ class Running:
         """For adapters: renew the decision's leases until `release`."""
         if self._limiter is not None and self.decision is not None and self.decision.leases:
             self._pid = os.getpid()
-            self._limiter.keep(self.decision, self._lose)
+            try:
+                self._limiter.keep(self.decision, self._lose)
+            except RuntimeError:  # no thread can start to renew the leases, so the body must not run
+                self.release()
+                raise
 
     def release(self) -> None:
         """For adapters: release the decision's leases. Does nothing in a forked child."""

@@ -126,7 +126,7 @@ class Waker(Generic[_T]):
         free: Callable[[], int],
         start: Callable[[str, _T], object],
         *,
-        give_back: Callable[[_T], None] = lambda _: None,
+        give_back: Callable[[_T], object] = lambda _: None,
         ahead_us: int = AHEAD_US,
         roams: bool = False,
         relays: bool = False,

@@ -37,18 +37,26 @@ class Threads:
         Call *function* in a thread.
 
         Raises:
-            RuntimeError: The interpreter is shutting down.
+            RuntimeError: No thread can start, or the interpreter is shutting down. *function* is never called then.
         """
         from concurrent.futures import ThreadPoolExecutor  # costly to import, and only event loops need it
+
+        refused = False
+
+        def call() -> _T:
+            if refused:  # the executor queues the call before it starts a thread for it
+                raise RuntimeError("no thread could start")
+            return function()
 
         while True:
             executor = self._executor
             if executor is None:
                 executor = self._executor = ThreadPoolExecutor(_MOST, thread_name_prefix="throttlekit")
             try:
-                return executor.submit(function)
+                return executor.submit(call)
             except RuntimeError:
                 if self._executor is executor:
+                    refused = True
                     raise
                 # another loop has closed it just now
 

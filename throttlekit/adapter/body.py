@@ -37,9 +37,7 @@ _texts: dict[int, tuple[Limit, str]] = {}  # by id; each entry keeps its limit a
 
 def begin(limiter: Limiter, decision: Decision, job: Job | None = None) -> None:
     """Begin, in this thread, the body that *decision* admitted. Its leases are renewed from now on."""
-    running = Running(limiter, decision, job=job)
-    RUNNING.set(running)
-    running.begin()
+    _begin(Running(limiter, decision, job=job), starts=True)
 
 
 def begin_from_receipt(
@@ -58,8 +56,16 @@ def begin_from_receipt(
         running = Running(limiter, decision_from_receipt(receipt), job=job)
     else:
         running = Running(limiter, job=job, read=partial(decision_from_receipt, receipt))
+    _begin(running, starts=starts)
+
+
+def _begin(running: Running, *, starts: bool) -> None:
     RUNNING.set(running)
-    running.begin(starts=starts)
+    try:
+        running.begin(starts=starts)
+    except BaseException:
+        RUNNING.set(NOTHING)
+        raise
 
 
 def end(error: BaseException | None = None) -> None:

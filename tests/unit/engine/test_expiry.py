@@ -155,3 +155,15 @@ def test_a_job_past_its_longest_wait_waits_for_an_unavailable_store() -> None:
     (held,) = waker.hold.call_args_list
     assert held.args[2] >= 500_000
     assert held.kwargs["ends_in_us"] is None
+
+
+def test_the_answer_that_ends_a_wait_may_wake_other_jobs() -> None:
+    """Its wakes and its look are in no other message, so they are applied before the job leaves its waitlists."""
+    waker, limiter = Mock(), Limiter()
+    waker.begin_request.return_value = (Requester(Caller.JOB, "a", "process", max_wait_us=0), "attempt")
+    limiter.acquire(SLOW, job=OTHER)
+    ended = limiter.acquire(SLOW, job=JOB, delivery=Delivery(max_wait=0, waits=Waiting(waker, "item", "a")))
+    assert (ended.reason, ended.final) == ("waited too long", True)
+    called = [name for name, *_ in waker.method_calls if name != "waited_of"]
+    assert called == ["begin_request", "apply_answer", "leave"]
+    assert waker.apply_answer.call_args.args[3].kept is None

@@ -34,6 +34,7 @@ from throttlekit._core.answer import Answer
 from throttlekit._engine.call import Call
 from throttlekit._engine.hold import Hold
 from throttlekit._engine.waker import Waker
+from throttlekit._util.threads import Threads
 from throttlekit.errors import StoreUnavailable, WaitedTooLong
 from throttlekit.stores import MemoryStore
 
@@ -226,6 +227,45 @@ def test_hold_raises_if_no_thread_can_start(in_loop: bool, monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="can't start new thread"):
         wait()
     assert len(limiter.waker) == 0
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_limiter_that_is_closed_during_a_request_lets_the_caller_repeat_it(in_loop: bool) -> None:
+    """The waker that the request named is closed by then, so it wakes the caller at once."""
+    limiter, store = Limiter(store := Slow()), store
+    with limiter.hold(ONE):
+        store.requested.clear()
+        store.answer.clear()
+        hold, waited = limiter.hold(ONE, timeout=60), list[bool]()
+
+        def wait() -> None:
+            decision = asyncio.run(hold.wait_for_grant_async()) if in_loop else hold.wait_for_grant()
+            waited.append(decision.allowed)
+
+        caller = threading.Thread(target=wait)
+        caller.start()
+        assert store.requested.wait(30)
+        limiter.close()
+        store.answer.set()
+        wait_until(lambda: len(limiter.waker) == 1, description="the caller waits with the new waker")
+    caller.join(30)
+    assert waited == [True]
+
+
+def test_a_call_for_which_no_thread_can_start_is_not_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor queues a call before it starts a thread for it; the next thread that starts finds it there."""
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads, made = Threads(), list[str]()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threads.start(lambda: made.append("first"))
+    threads.start(lambda: made.append("second")).result(30)
+    threads.close()
+    assert made == ["second"]
 
 
 def test_key_and_tier_come_from_the_job(limiter: Limiter) -> None:

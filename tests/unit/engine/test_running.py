@@ -47,6 +47,24 @@ def _body_ends() -> Iterator[None]:
     end()
 
 
+def test_a_body_whose_leases_cannot_be_renewed_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no thread can start, nothing would renew the lease, and another job would get the slot. It is released."""
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    limiter, limit = Limiter(), Concurrency("slots", 1)
+    granted = limiter.acquire(limit, job=JOB)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            begin(limiter, granted, JOB)
+    assert current().decision is None
+    assert limiter.peek(limit).remaining == 1
+    begin(limiter, limiter.acquire(limit, job=JOB), JOB)
+    assert limiter.peek(limit).remaining == 0
+
+
 def test_outside_a_job_there_is_no_decision_and_settle_does_nothing() -> None:
     """Outside a job there is no decision, and `settle` does nothing: scripts and tests can call a body directly."""
     assert current().decision is None
