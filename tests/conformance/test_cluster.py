@@ -7,10 +7,12 @@ import itertools
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 from redis.crc import key_slot
+from redis.exceptions import RedisClusterException
 
 from conformance.bench import NOW_US, Bench, on_node
 from support.servers.processes import Cluster, redis_cluster, stored
@@ -29,8 +31,10 @@ from throttlekit._core.answer import Caller, Requester
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.waitlist import State
-from throttlekit.stores import Correction
+from throttlekit._engine.waker import Waker
+from throttlekit.stores import Correction, MemoryStore
 from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.grouped import grouped
 
 
 @pytest.fixture
@@ -277,6 +281,30 @@ def test_an_owner_listens_at_each_node_that_it_calls(own_cluster: Cluster, monke
         assert found is not None
         assert found.state is State.WOKEN
         end()
+
+
+def test_an_owner_listens_after_a_cluster_was_unavailable(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    If no node answers when a process begins to listen, nothing is logged, and the other stores of its limiter are not
+    affected. The process listens at a node from the first request that the node answers.
+    """
+    limit = on_node(1, TokenBucket, "1/h", burst=1)
+    away, listening = RedisClusterException("no node answered"), list[str]()
+    store, beside = RedisClusterStore(cluster.url, timeout=5), MemoryStore()
+    with contextlib.closing(store), monkeypatch.context() as patched:
+        patched.setattr(store, "_connect", Mock(side_effect=away))
+        waker: Waker[str] = Waker(grouped(beside, [("*", store)]), lambda: 1, lambda id, item: None)
+        patched.setattr(waker, "on_missed", lambda: listening.append(""))
+        waker.begin()
+        wait_until(lambda: waker.listens, description="the waker listens")
+        patched.undo()
+        assert (listening, caplog.text) == ([], "")
+        claim = Bench(store).claim(limit)
+        assert store.decide([claim], Requester(Caller.JOB, "zero", waker.owner, 2)).allowed
+        wait_until(lambda: listening, description="the owner listens at the node")
+        waker.close()
 
 
 def test_an_owner_that_does_not_listen_is_skipped(cluster_store: RedisClusterStore) -> None:

@@ -395,7 +395,7 @@ class Waker(Generic[_T]):
                 call()
 
     def _listen(self, here: _Here[_T]) -> bool:
-        """Begin to receive wakes. Return whether that succeeded. On a cluster, a node has to answer first."""
+        """Begin to receive wakes. Return whether that succeeded."""
         try:
             here.unlisten = self._store.listen(here.owner, self.on_wakes, self.on_missed)
         except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis
@@ -19,6 +20,7 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, decide_or_error
 from throttlekit.stores.bells import NodeListeners, client_of_its_own
+from throttlekit.stores.errors import STORE_ERRORS
 from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.redis_server import renew_pool_lock_after_fork
@@ -91,8 +93,9 @@ class RedisClusterStore(RedisStore):
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        for node in self._redis_py().get_primaries():
-            self._listeners.reach(node)
+        with suppress(*STORE_ERRORS):  # otherwise a node is added with the first request to it
+            for node in self._redis_py().get_primaries():
+                self._listeners.reach(node)
         return self._listeners.listen(owner, on_wakes, missed)
 
     def servers(self) -> list[Any]:
