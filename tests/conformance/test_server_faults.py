@@ -337,6 +337,23 @@ def test_a_restarted_server_is_found_again(caplog: pytest.LogCaptureFixture) -> 
     assert "ConnectionError" in messages[0]
 
 
+def test_a_new_master_is_found_although_the_old_one_answers(own_server: Any) -> None:
+    """
+    If the store's address leads to a new master, the second call reaches it, although the old one, a replica now, keeps
+    its connections.
+    """
+    port = own_server.connection_pool.connection_kwargs["port"]
+    with contextlib.ExitStack() as stack:
+        master, proxy = stack.enter_context(redis_server()), stack.enter_context(Proxy(port))
+        store = stack.enter_context(contextlib.closing(RedisStore(_url(own_server, port=proxy.port), timeout=5)))
+        store.reset([BUCKET])
+        proxy.target = int(master.rpartition(":")[2])
+        own_server.replicaof("127.0.0.1", free_port())
+        with pytest.raises(StoreUnavailable, match="it is a replica"):
+            store.reset([BUCKET])
+        store.reset([BUCKET])
+
+
 def test_a_hung_server_costs_one_time_out_per_second(own_server: Any) -> None:
     """Of 400 successive jobs on a stopped server, only the first waits; no command runs twice when it continues."""
     own_server.execute_command("PING")

@@ -123,13 +123,15 @@ class RedisServer:
         if isinstance(raised, StoreUnavailable):
             if raised.part is not None:
                 raised.part = self.part_of(name)
-            raised.server = raised.part or self.address
-            if is_connection_failure(error):
                 self._close_idle()
+            raised.server = raised.part or self.address
         return raised
 
     def _close_idle(self) -> None:
-        """Close the idle connections. Each may be dead as well, and would cost a time-out."""
+        """
+        Close the idle connections. Each may be dead as well, and would cost a time-out, or may lead to a server that is
+        no longer the master.
+        """
         self._pool.close_idle()
 
     def _run_if_unknown(self, reply: Any, script: Script, arguments: list[Any]) -> Any:

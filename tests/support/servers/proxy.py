@@ -16,11 +16,12 @@ class Proxy:
 
     Attributes:
         delay: By how many seconds each reply is delayed.
+        target: The port to which new connections are forwarded.
     """
 
     def __init__(self, port: int) -> None:
         self.delay = 0.0
-        self._target = port
+        self.target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
@@ -50,7 +51,7 @@ class Proxy:
             while True:
                 near, _ = self._listener.accept()
                 try:
-                    far = socket.create_connection(("127.0.0.1", self._target))
+                    far = socket.create_connection(("127.0.0.1", self.target))
                 except OSError:  # no server listens
                     near.close()
                     continue
