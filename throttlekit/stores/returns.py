@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from throttlekit._core.answer import Caller
@@ -79,8 +80,9 @@ class Returns:
             while len(here.owed) > _MOST:
                 here.owed.pop(next(iter(here.owed)))
             if here.owed and not here.running:
-                threading.Thread(target=self._run, args=(here,), name="throttlekit-returns", daemon=True).start()
-                here.running = True
+                with suppress(RuntimeError):  # no thread can start; the next slots to return try again
+                    threading.Thread(target=self._run, args=(here,), name="throttlekit-returns", daemon=True).start()
+                    here.running = True
             here.changed.notify()
 
     def close(self) -> None:

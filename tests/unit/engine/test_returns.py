@@ -232,6 +232,21 @@ def test_a_slot_is_returned_again_after_the_first_answer(
     wait_until(lambda: not wiring_of(limiter).stores.returns._here.running, description="the thread ends")
 
 
+def test_slots_are_returned_although_no_thread_could_start(
+    store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    If no thread can start, as while the interpreter ends, a failed release fails no body. The slots are returned with
+    the next ones.
+    """
+    with monkeypatch.context() as patched, limiter.hold(SLOTS):
+        patched.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread")))
+        store.is_stalled = True
+    assert not limiter.acquire(SLOTS)
+    store.is_stalled = False
+    wait_until(lambda: free(store) == 2, description="the slots are returned")
+
+
 def test_requests_without_slots_return_nothing(store: Stalled, limiter: Limiter) -> None:
     """Nothing is returned for a peek, a cost of 0, a rate, and a request that the circuit breaker did not send."""
     store.error = StoreUnavailable("no answer in time")
