@@ -307,6 +307,22 @@ def test_an_owner_listens_after_a_cluster_was_unavailable(
         waker.close()
 
 
+def test_an_owner_listens_once_a_thread_can_start(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no thread can start, no request fails, and the next request to each node tries again."""
+    limit, listening = on_node(1, TokenBucket, "1/h", burst=9), list[str]()
+    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
+        claim = Bench(store).claim(limit)
+        with monkeypatch.context() as patched:
+            patched.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread")))
+            end = store.listen("p", lambda bucket, wakes: None, lambda: listening.append(""))
+            assert store.decide([claim], Requester(Caller.JOB, "one", "p", 2)).allowed
+        for id in ("two", "three"):
+            assert store.decide([claim], Requester(Caller.JOB, id, "p", 2)).allowed
+        wait_until(lambda: listening, description="the owner listens at the node")
+        end()
+        assert listening == [""]
+
+
 def test_an_owner_that_does_not_listen_is_skipped(cluster_store: RedisClusterStore) -> None:
     """If the process of the first job is dead, a later job takes the unit at once."""
     store, claim = cluster_store, Bench(cluster_store).claim(on_node(1, TokenBucket, "1/s", burst=1))

@@ -103,20 +103,20 @@ class Listener:
 
 @dataclass(slots=True, eq=False)
 class _Owner:
-    """An owner that listens on several nodes."""
+    """An owner that listens on several nodes, which are the keys of *listeners*."""
 
     channel: str
     on_wakes: _OnWakes
     missed: Callable[[], None]
-    listeners: list[Listener] = field(default_factory=list[Listener])
+    listeners: dict[str, Listener] = field(default_factory=dict[str, Listener])
 
 
 @dataclass(slots=True, eq=False)
 class _Here:
-    """The nodes that this process has used, and the owners that listen. A forked child begins with neither."""
+    """The owners that listen, and the nodes on which all of them do. A forked child begins with neither."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    nodes: dict[str, Any] = field(default_factory=dict[str, Any])
+    nodes: set[str] = field(default_factory=set[str])
     owners: list[_Owner] = field(default_factory=list[_Owner])
 
 
@@ -135,36 +135,33 @@ class NodeListeners:
         renew_lock_after_fork(self, "_here", _Here)
 
     def reach(self, node: Any) -> None:
-        """Record that this process sends requests to *node*, a node object of redis-py."""
+        """Let all owners listen on *node*, a node object of redis-py. Called before each request to it."""
         here = self._here
         if node.name in here.nodes:
             return
-        with here.lock:
-            if node.name not in here.nodes:
-                here.nodes[node.name] = node
-                for owner in here.owners:
-                    self._listen(owner, node)
+        with here.lock, suppress(RuntimeError):  # no thread can start; the next request tries again
+            for owner in here.owners:
+                if node.name not in owner.listeners:
+                    client = self._make_client(node)
+                    owner.listeners[node.name] = Listener(client, owner.channel, owner.on_wakes, owner.missed)
+            here.nodes.add(node.name)
 
     def listen(self, name: str, on_wakes: _OnWakes, missed: Callable[[], None]) -> Callable[[], None]:
-        """Begin to listen as the owner *name*. Return a function that stops listening."""
+        """Add the owner *name*, which listens on each node from the next `reach` on. Return a function that ends it."""
         here, owner = self._here, _Owner(f"tk1:{name}", on_wakes, missed)
         with here.lock:
             here.owners.append(owner)
-            for node in here.nodes.values():
-                self._listen(owner, node)
+            here.nodes.clear()
 
         def end() -> None:
             with here.lock:
                 here.owners.remove(owner)
-            for each in owner.listeners:
+            for each in owner.listeners.values():
                 each.begin_to_close()
-            for each in owner.listeners:
+            for each in owner.listeners.values():
                 each.close()
 
         return end
-
-    def _listen(self, owner: _Owner, node: Any) -> None:
-        owner.listeners.append(Listener(self._make_client(node), owner.channel, owner.on_wakes, owner.missed))
 
 
 def client_of_its_own(pool: Any) -> Any:

@@ -93,10 +93,11 @@ class RedisClusterStore(RedisStore):
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        with suppress(*STORE_ERRORS):  # otherwise a node is added with the first request to it
+        end = self._listeners.listen(owner, on_wakes, missed)
+        with suppress(*STORE_ERRORS):  # otherwise the first request to each node reaches it
             for node in self._redis_py().get_primaries():
                 self._listeners.reach(node)
-        return self._listeners.listen(owner, on_wakes, missed)
+        return end
 
     def servers(self) -> list[Any]:
         cluster = self._redis_py()
