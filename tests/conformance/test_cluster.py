@@ -63,6 +63,12 @@ def _calls(nodes: Sequence[Any], command: str) -> list[int]:
     return [node.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"] for node in nodes]
 
 
+def _receivers(node: Any, owner: str) -> int:
+    """Return how many connections to *node* receive the wakes of *owner*."""
+    ((_, number),) = node.pubsub_numsub(f"tk1:{owner}")
+    return int(number)
+
+
 # Round trips
 
 
@@ -305,6 +311,31 @@ def test_an_owner_listens_after_a_cluster_was_unavailable(
         assert store.decide([claim], Requester(Caller.JOB, "zero", waker.owner, 2)).allowed
         wait_until(lambda: listening, description="the owner listens at the node")
         waker.close()
+
+
+def test_an_owner_does_not_listen_at_a_node_that_has_left(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    When a node replaces another one, the owner listens at the new one only. If the old one returns, it listens there
+    again.
+    """
+    listening, limits = list[str](), [on_node(node, TokenBucket, "1/h", burst=9) for node in range(2)]
+    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store, _nodes(cluster) as nodes:
+        old, new = (Bench(store).claim(limit) for limit in limits)
+        client, asks = store._redis_py(), Requester(Caller.JOB, "one", "p", 2)
+        leaves = client.get_node_from_key(old.bucket)
+        others = [each for each in client.get_nodes() if each.name != leaves.name]
+        with monkeypatch.context() as patched:
+            patched.setattr(type(client), "get_primaries", lambda _: [leaves])
+            end = store.listen("p", lambda bucket, wakes: None, lambda: listening.append(""))
+            wait_until(lambda: len(listening) == 1, description="the owner listens at the old node")
+            patched.setattr(type(client), "get_nodes", lambda _: others)
+            assert store.decide([new], asks).allowed
+            wait_until(lambda: len(listening) == 2, description="the owner listens at the new node")
+            wait_until(lambda: not _receivers(nodes[0], "p"), description="the owner left the old node")
+        assert store.decide([old], asks).allowed
+        wait_until(lambda: len(listening) == 3, description="the owner listens at the old node again")
+        assert [_receivers(node, "p") for node in nodes[:2]] == [1, 1]
+        end()
 
 
 def test_an_owner_listens_once_a_thread_can_start(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,26 +123,29 @@ class _Here:
 class NodeListeners:
     """
     Receives wake messages from each node of a cluster to which this process sends requests, including nodes that join
-    later. A script knows that an owner listens if its message has a receiver on the script's node.
-
-    Args:
-        make_client: A function that creates a redis-py client of a node, with separate connections.
+    later, until they leave. A script knows that an owner listens if its message has a receiver on the script's node.
     """
 
-    def __init__(self, make_client: Callable[[Any], Any]) -> None:
-        self._make_client = make_client
+    def __init__(self) -> None:
         self._here = _Here()
         renew_lock_after_fork(self, "_here", _Here)
 
-    def reach(self, node: Any) -> None:
-        """Let all owners listen on *node*, a node object of redis-py. Called before each request to it."""
+    def reach(self, cluster: Any, node: Any) -> None:
+        """
+        Let all owners listen on *node* of redis-py's client *cluster*, and no longer on nodes that have left the
+        cluster: a new node may replace one of them. Called before each request to *node*.
+        """
         here = self._here
         if node.name in here.nodes:
             return
         with here.lock, suppress(RuntimeError):  # no thread can start; the next request tries again
+            present = {node.name, *(each.name for each in cluster.get_nodes())}
+            here.nodes &= present
             for owner in here.owners:
+                for name in owner.listeners.keys() - present:
+                    owner.listeners.pop(name).begin_to_close()
                 if node.name not in owner.listeners:
-                    client = self._make_client(node)
+                    client = client_of_its_own(cluster.get_redis_connection(node).connection_pool)
                     owner.listeners[node.name] = Listener(client, owner.channel, owner.on_wakes, owner.missed)
             here.nodes.add(node.name)
 

@@ -19,7 +19,7 @@ from throttlekit._core.waitlist import Wake
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, decide_or_error
-from throttlekit.stores.bells import NodeListeners, client_of_its_own
+from throttlekit.stores.bells import NodeListeners
 from throttlekit.stores.errors import STORE_ERRORS
 from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.redis import RedisStore
@@ -57,7 +57,7 @@ class RedisClusterStore(RedisStore):
         self._cluster: Any = None
         self._connect_lock = threading.Lock()
         self._connect_error: tuple[float, Exception] | None = None
-        self._listeners = NodeListeners(self._client_of)
+        self._listeners = NodeListeners()
         renew_lock_after_fork(self, "_connect_lock")
 
     def decide(
@@ -95,8 +95,9 @@ class RedisClusterStore(RedisStore):
     ) -> Callable[[], None]:
         end = self._listeners.listen(owner, on_wakes, missed)
         with suppress(*STORE_ERRORS):  # otherwise the first request to each node reaches it
-            for node in self._redis_py().get_primaries():
-                self._listeners.reach(node)
+            cluster = self._redis_py()
+            for node in cluster.get_primaries():
+                self._listeners.reach(cluster, node)
         return end
 
     def servers(self) -> list[Any]:
@@ -118,7 +119,7 @@ class RedisClusterStore(RedisStore):
         client = self._redis_py()
         key = arguments[3] if arguments[0] in ("EVALSHA", "EVAL") else arguments[1]
         node = client.get_node_from_key(key)
-        self._listeners.reach(node)
+        self._listeners.reach(client, node)
         renew_pool_lock_after_fork(client.get_redis_connection(node).connection_pool)
         return client.execute_command(*arguments, target_nodes=node)
 
@@ -128,9 +129,6 @@ class RedisClusterStore(RedisStore):
             return "" if self._cluster is None else str(self._cluster.get_node_from_key(name).name)
         except (RedisClusterException, AttributeError):
             return ""  # no node serves it
-
-    def _client_of(self, node: Any) -> Any:
-        return client_of_its_own(self._redis_py().get_redis_connection(node).connection_pool)
 
     def _close_idle(self) -> None:
         for pool in self._pools():
