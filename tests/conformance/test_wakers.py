@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+import redis
 
 from support.waiting import wait_until
 from throttlekit import TokenBucket
@@ -18,7 +20,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.waker import Waker
-from throttlekit.stores.bells import Listener
+from throttlekit.stores.bells import Listener, client_of_its_own
 from throttlekit.stores.redis import RedisStore
 
 LIMIT = TokenBucket("partner", "20/s", burst=1)
@@ -179,3 +181,26 @@ def test_a_listener_ends_without_a_message(store: RedisStore, monkeypatch: pytes
     for each in ends:
         each.join(60)
     assert [each.is_alive() for each in ends] == [False] * 5
+
+
+@pytest.mark.parametrize("keepalive", [None, False])
+def test_a_listener_detects_that_its_connection_is_lost(redis_url: str, keepalive: bool | None) -> None:
+    """
+    A listener's connection is probed, also if redis-py does not do that by default, but not if the user has forbidden
+    it.
+    """
+    with contextlib.closing(redis.Redis.from_url(redis_url, socket_keepalive=keepalive)) as client:
+        own = client_of_its_own(client.connection_pool).connection_pool
+        connection = own.connection_class(**own.connection_kwargs)
+        connection.connect()
+        is_probed = connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert bool(is_probed) is (keepalive is None)
+        if keepalive is None and hasattr(socket, "TCP_KEEPIDLE"):
+            assert connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        connection.disconnect()
+
+
+def test_a_listener_on_a_unix_socket_is_not_probed() -> None:
+    """Such a connection has no option for that."""
+    own = client_of_its_own(redis.Redis(unix_socket_path="/none").connection_pool).connection_pool
+    assert own.connection_class(**own.connection_kwargs).path == "/none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,13 @@ _OnWakes: TypeAlias = Callable[[str, Sequence[Wake]], None]
 
 _LOG = logging.getLogger("throttlekit")
 _POLL_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 0.1, 2.0
+
+_PROBES = (("TCP_KEEPIDLE", 30), ("TCP_KEEPALIVE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+_PROBED: dict[str, Any] = {
+    "socket_keepalive": True,
+    "socket_keepalive_options": {getattr(socket, name): value for name, value in _PROBES if hasattr(socket, name)},
+}
+"""The options of a connection that fails 45 s after its server is gone: the defaults of the newest redis-py."""
 
 
 class Listener:
@@ -168,6 +176,12 @@ class NodeListeners:
 
 
 def client_of_its_own(pool: Any) -> Any:
-    """Return a client with the options of *pool*, and its own connections, which `close` of the store keeps open."""
-    own = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
+    """
+    Return a client with the options of *pool*, and its own connections, which `close` of the store keeps open, and
+    which are probed while they are idle: a listener only reads, so it would not notice that a connection is lost.
+    """
+    options: dict[str, Any] = pool.connection_kwargs
+    if issubclass(pool.connection_class, redis.Connection):  # not a Unix socket
+        options = {**options, **{name: value for name, value in _PROBED.items() if options.get(name) is None}}
+    own = redis.ConnectionPool(connection_class=pool.connection_class, **options)
     return redis.Redis(connection_pool=own)
