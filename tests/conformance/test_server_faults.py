@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -337,21 +337,48 @@ def test_a_restarted_server_is_found_again(caplog: pytest.LogCaptureFixture) -> 
     assert "ConnectionError" in messages[0]
 
 
-def test_a_new_master_is_found_although_the_old_one_answers(own_server: Any) -> None:
+@pytest.fixture
+def moved_store(own_server: Any) -> Iterator[tuple[RedisStore, Any, Callable[[], None]]]:
     """
-    If the store's address leads to a new master, the second call reaches it, although the old one, a replica now, keeps
-    its connections.
+    A store, the client of another server, and a function that makes that server the master. The store's address then
+    leads there, but the old master, now a replica, keeps its connections.
     """
     port = own_server.connection_pool.connection_kwargs["port"]
     with contextlib.ExitStack() as stack:
-        master, proxy = stack.enter_context(redis_server()), stack.enter_context(Proxy(port))
+        url, proxy = stack.enter_context(redis_server()), stack.enter_context(Proxy(port))
+        master: Any = stack.enter_context(contextlib.closing(redis.Redis.from_url(url)))
         store = stack.enter_context(contextlib.closing(RedisStore(_url(own_server, port=proxy.port), timeout=5)))
+
+        def move() -> None:
+            proxy.target = master.connection_pool.connection_kwargs["port"]
+            own_server.replicaof("127.0.0.1", free_port())
+
+        yield store, master, move
+
+
+def test_a_new_master_is_found_although_the_old_one_answers(moved_store: Any) -> None:
+    """The second call after a fail-over reaches the new master."""
+    store, _, move = moved_store
+    store.reset([BUCKET])
+    move()
+    with pytest.raises(StoreUnavailable, match="it is a replica"):
         store.reset([BUCKET])
-        proxy.target = int(master.rpartition(":")[2])
-        own_server.replicaof("127.0.0.1", free_port())
-        with pytest.raises(StoreUnavailable, match="it is a replica"):
-            store.reset([BUCKET])
+    store.reset([BUCKET])
+
+
+def test_a_listener_follows_to_a_new_master(moved_store: Any) -> None:
+    """After a fail-over the process receives the wakes that the new master publishes."""
+    store, master, move = moved_store
+    listening: list[str] = []
+    end = store.listen("p", lambda bucket, wakes: None, lambda: listening.append(""))
+    store.reset([BUCKET])
+    wait_until(lambda: listening, description="the process listens")
+    move()
+    with pytest.raises(StoreUnavailable, match="it is a replica"):
         store.reset([BUCKET])
+    wait_until(lambda: len(listening) == 2, description="the process listens again")
+    assert master.pubsub_numsub("tk1:p") == [(b"tk1:p", 1)]
+    end()
 
 
 def test_a_hung_server_costs_one_time_out_per_second(own_server: Any) -> None:

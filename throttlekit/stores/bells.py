@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,6 +45,8 @@ class Listener:
         on_wakes: Called with the bucket and the wakes of each message.
         missed: Called when the listener begins to listen, also again after a lost connection: wake messages may have
             been missed before that.
+        demoted_at: Returns when a call last found that the server is a replica, by the monotonic clock. The listener
+            subscribes again 2 s later. By then the store has new connections, and these may lead to the new master.
     """
 
     def __init__(
@@ -51,9 +55,10 @@ class Listener:
         channel: str,
         on_wakes: _OnWakes,
         missed: Callable[[], None],
+        demoted_at: Callable[[], float] = lambda: -math.inf,
     ) -> None:
         self._client, self._channel = client, channel
-        self._on_wakes, self._missed = on_wakes, missed
+        self._on_wakes, self._missed, self._demoted_at = on_wakes, missed, demoted_at
         self._pause_s = _FIRST_PAUSE_S
         self._pubsub: Any = None
         self._closed = threading.Event()
@@ -80,9 +85,10 @@ class Listener:
     def _run(self) -> None:
         while not self._closed.is_set():
             pubsub = self._pubsub = self._client.pubsub(ignore_subscribe_messages=False)
+            began = time.monotonic()
             try:
                 pubsub.subscribe(self._channel)
-                self._listen(pubsub)
+                self._listen(pubsub, began)
             except (RedisError, OSError) as error:
                 _LOG.debug("The connection on which this process receives wakes was lost: %s", error)
                 self._closed.wait(self._pause_s)
@@ -91,8 +97,8 @@ class Listener:
                 self._listens.clear()
                 pubsub.close()
 
-    def _listen(self, pubsub: Any) -> None:
-        while not self._closed.is_set():
+    def _listen(self, pubsub: Any, began: float) -> None:
+        while not self._closed.is_set() and not began < self._demoted_at() + _LONGEST_PAUSE_S < time.monotonic():
             message = pubsub.get_message(timeout=_POLL_S)
             if message is not None:
                 try:

@@ -25,6 +25,7 @@ __all__ = [
     "UnknownService",
     "is_connection_failure",
     "is_outage",
+    "is_replica",
     "map_error",
     "remedy_of",
 ]
@@ -73,7 +74,7 @@ _MISSING_RIGHTS = (
     "+subscribe +unsubscribe, and +cluster on a cluster"
 )
 _BAD_CREDENTIALS = "its user or password is missing or wrong"
-_WRONG_TYPE = "WRONGTYPE"
+_WRONG_TYPE, _READ_ONLY, _MASTER_DOWN = "WRONGTYPE", "READONLY ", "MASTERDOWN"
 # (class, part of the text, remedy). The first match counts. The text matters because before Redis 7 an error inside a
 # script is a plain ResponseError.
 _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
@@ -87,7 +88,7 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (exceptions.OutOfMemoryError, "OOM ", "its memory is full and its policy evicts nothing: raise its maxmemory"),
     (
         exceptions.ReadOnlyError,
-        "READONLY ",
+        _READ_ONLY,
         "it is a replica, which rejects writes: name the master, or write the URL as redis+sentinel://",
     ),
     (exceptions.BusyLoadingError, "LOADING ", "it is still loading its data"),
@@ -119,7 +120,7 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
         "user +cluster",
     ),
     (None, "MISCONF", "it cannot save its data, so it rejects writes: see its log and its disk"),
-    (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
+    (exceptions.MasterDownError, _MASTER_DOWN, "it is a replica that has lost its master"),
     (
         exceptions.ClusterDownError,
         "CLUSTERDOWN",
@@ -176,6 +177,11 @@ def remedy_of(error: StoreUnavailable) -> str:
 def is_connection_failure(error: BaseException | None) -> bool:
     """Whether the connection failed, so that the other connections to the server may be dead as well."""
     return isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
+
+
+def is_replica(error: Exception) -> bool:
+    """Whether the server is a replica, so that another server may be the master now."""
+    return _find_remedy(error)[0] in (_READ_ONLY, _MASTER_DOWN)
 
 
 def _find_remedy(error: Exception) -> tuple[str, str]:

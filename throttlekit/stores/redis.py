@@ -121,7 +121,8 @@ class RedisStore(RedisServer):
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        return Listener(client_of_its_own(self._client.connection_pool), f"tk1:{owner}", on_wakes, missed).close
+        client = client_of_its_own(self._client.connection_pool)
+        return Listener(client, f"tk1:{owner}", on_wakes, missed, lambda: self._demoted_at).close
 
     # Changes
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -20,7 +22,7 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import key_of
-from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_failure, map_error
+from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_failure, is_replica, map_error
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import Script, command
 
@@ -66,6 +68,9 @@ class RedisServer:
     Raises:
         ConfigurationError: The URL is not valid. The message does not repeat it, because it may contain a password.
     """
+
+    _demoted_at = -math.inf
+    """When the server last rejected a call because it is a replica, by the monotonic clock."""
 
     def __init__(self, url: str, *, timeout: float = 0.25) -> None:
         scheme, colon, rest = url.partition("://")
@@ -124,6 +129,8 @@ class RedisServer:
             if raised.part is not None:
                 raised.part = self.part_of(name)
                 self._close_idle()
+                if is_replica(error):
+                    self._demoted_at = time.monotonic()
             raised.server = raised.part or self.address
         return raised
 
