@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from throttlekit._core.limit.change import change_rate
 from throttlekit._core.limit.share import check_weight
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.spelling import checks_spelling
-from throttlekit._core.storage_keys import patterns_of
+from throttlekit._core.storage_keys import bucket_of, is_waitlist, patterns_of
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._wiring import wiring_of
@@ -323,16 +323,29 @@ class Control:
         return now_us, {field: rule and rule.at(now_us) for field, rule in rules.items()}
 
     def _delete_state(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
-        name, part, waitlists_only = _name(limit), None if key is None else key_text(key), verb == "clear-waitlist"
-        forgotten = sum(
-            self._store.delete_matching(each, waitlists_only=waitlists_only) for each in patterns_of(name, part)
-        )
+        name, part = _name(limit), None if key is None else key_text(key)
+        forgotten = 0
+        for names in self._stored_names(patterns_of(name, part)):
+            if verb == "reset":
+                forgotten += sum(self._store.commands([("UNLINK", each) for each in names]))
+            elif buckets := [bucket_of(each) for each in names if is_waitlist(each)]:
+                forgotten += self._store.clear_waitlists(buckets)
         if not forgotten:
             return ()
         now_us, _ = read_rules(self._store)
         change = Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=part, forgotten=forgotten)
         self._store.commands(history_commands(change))
         return (change,)
+
+    def _stored_names(self, patterns: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Yield the names in the store that match one of *patterns*, page by page."""
+        for pattern in patterns:
+            cursor, is_last = "", False
+            while not is_last:
+                cursor, names = self._store.scan(pattern, cursor)
+                is_last = not cursor
+                if names:
+                    yield names
 
     def _write_rule(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
         duration_us = (

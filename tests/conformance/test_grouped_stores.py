@@ -30,7 +30,7 @@ from throttlekit.adapter import Delivery, Waiting
 from throttlekit.errors import StoreUnavailable
 from throttlekit.fleet.snapshot import look
 from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.grouped import grouped
+from throttlekit.stores.grouped import GroupedStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
 
@@ -71,7 +71,7 @@ class TestGroupedStore(StoreConformance):
 
     def make_store(self) -> Store:
         default, group = (RedisStore(url, timeout=5) for url in self.urls)
-        return grouped(default, [("none*", default), ("conf*nce", group)])
+        return GroupedStore(default, [("none*", default), ("conf*nce", group)])
 
 
 def counted_limits(client: Any) -> set[str]:
@@ -150,7 +150,7 @@ class _Unavailable(MemoryStore):
     is_unavailable, decide_calls = False, 0
 
     def __getattribute__(self, name: str) -> Any:
-        if name in {"decide", "return_units", "look", "forget", "wake", "where"}:
+        if name in {"decide", "return_units", "look", "forget", "where"}:
             if self.is_unavailable:
                 raise StoreUnavailable("away", part="")
             self.decide_calls += name == "decide"

@@ -18,7 +18,7 @@ from throttlekit import Concurrency
 from throttlekit._core.answer import Caller, Reason
 from throttlekit._core.limit.base import Limit
 from throttlekit.stores import MemoryStore
-from throttlekit.stores.grouped import grouped
+from throttlekit.stores.grouped import GroupedStore
 
 START_US = NOW_US + 20 * SECOND_US
 FIVE = [case.limit for case in FIVE_CASES]
@@ -35,7 +35,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         {"across hash slots": "cluster", "across stores": "redis"}.get(request.param, request.param), request
     )
     if request.param == "across stores":
-        store = grouped(store, [(f"*{digit}", MemoryStore()) for digit in "02468ace"])
+        store = GroupedStore(store, [(f"*{digit}", MemoryStore()) for digit in "02468ace"])
     with contextlib.closing(Bench(store, spread=spread)) as bench:
         bench.now_us = START_US
         yield bench

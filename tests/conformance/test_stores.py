@@ -91,7 +91,7 @@ class _OneKey(MemoryStore):
 @pytest.mark.parametrize(
     "wrong",
     [
-        *map(_lacking, ("settle", "release", "renew", "pause", "slow", "forget", "where", "wake", "return_units")),
+        *map(_lacking, ("settle", "release", "renew", "pause", "slow", "forget", "where", "return_units")),
         _OneByOne,
         _WithoutTenants,
         _InMilliseconds,

@@ -25,7 +25,7 @@ from throttlekit.stores.base import Correction, Lease, Request, Slowing
 from throttlekit.stores.client import ClientStore
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.from_client import store_of_client
-from throttlekit.stores.grouped import grouped
+from throttlekit.stores.grouped import GroupedStore
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.redis import RedisStore
@@ -51,7 +51,7 @@ def _store(kind: str, request: pytest.FixtureRequest, stack: contextlib.ExitStac
         client = stack.enter_context(contextlib.closing(redis.Redis.from_url(url, socket_timeout=TIMEOUT, retry=None)))
         return ClientStore(client) if kind == "client" else store_of_client(client)
     store = RedisStore(url, timeout=TIMEOUT)
-    return grouped(store, [("fast", MemoryStore())]) if kind == "grouped" else store
+    return GroupedStore(store, [("fast", MemoryStore())]) if kind == "grouped" else store
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ def test_a_higher_rate_after_a_slowdown_wakes_a_job(store: Any, received_wakes: 
     store.slow([Slowing(claim, Remaining(0, 60 * SECOND))], NOW_US)
     assert _decide(store, "one", claim).kept is not None
     store.slow([Slowing(claim, Remaining(100, 600 * SECOND))], NOW_US + SECOND)
-    store.wake([claim], NOW_US + 7 * SECOND)
+    store.forget([claim], (), now_us=NOW_US + 7 * SECOND)
     _wait_until_woken(received_wakes, "one")
 
 
@@ -211,7 +211,7 @@ def test_a_job_that_is_removed_is_on_no_list_and_the_next_one_is_woken(
     assert store.where([slow, fast], "one", NOW_US) is None
     found = store.where([slow, fast], "two", NOW_US)
     assert (found.claim, found.position, found.state) == (0, 0, State.WAITING)
-    store.wake([slow], NOW_US + SECOND)
+    store.forget([slow], (), now_us=NOW_US + SECOND)
     _wait_until_woken(received_wakes, "two")
 
 
@@ -231,12 +231,12 @@ def test_a_job_whose_cost_has_changed_is_woken_for_its_present_cost(store: Any) 
     """The cost of a waiting job can change, for example with an operator's rule."""
     assert _decide(store, "zero", _claim(FAST, 10)).reason is Reason.ALLOWED
     assert _decide(store, "one", _claim(FAST, 1)).kept is not None
-    store.wake([_claim(FAST)], NOW_US + SECOND // 10)
+    store.forget([_claim(FAST)], (), now_us=NOW_US + SECOND // 10)
     assert store.list_waiting(_claim(FAST), 1).woken == 1
     assert _decide(store, "one", _claim(FAST, 8), at_us=NOW_US + SECOND // 10).kept is not None
     for units, woken in ((1, 0), (7, 0), (8, 1)):
         at_us = NOW_US + units * SECOND // 10
-        store.wake([_claim(FAST)], at_us)
+        store.forget([_claim(FAST)], (), now_us=at_us)
         assert store.list_waiting(_claim(FAST), 1).woken == woken, units
     assert _decide(store, "one", _claim(FAST, 8), at_us=at_us).reason is Reason.ALLOWED
 
@@ -313,7 +313,7 @@ def test_a_job_keeps_its_position_when_another_store_denies(
     store.forget([slow], ["one", "two"], now_us=NOW_US)
     assert _decide(store, "first", slow, fast).kept is not None
     assert _decide(store, "second", slow, fast).kept is not None
-    store.wake([slow], NOW_US + SECOND)
+    store.forget([slow], (), now_us=NOW_US + SECOND)
     _wait_until_woken(received_wakes, "first")
     store.settle([Correction(fast.bucket, fast.algorithm, NOW_US, 11 * fast.algorithm.size)], NOW_US + SECOND)
     held = _decide(store, "first", slow, fast, at_us=NOW_US + SECOND)
@@ -322,7 +322,7 @@ def test_a_job_keeps_its_position_when_another_store_denies(
     # The unit of the scarcer limit is kept for it while it waits for the other one.
     assert _decide(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
     assert store.decide([slow], WITHOUT_JOB, NOW_US + SECOND).reason is not Reason.ALLOWED
-    store.wake([fast], NOW_US + SECOND + 250_000)
+    store.forget([fast], (), now_us=NOW_US + SECOND + 250_000)
     assert _decide(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
 
 
@@ -357,12 +357,12 @@ def test_an_answer_has_the_wait_of_the_job_in_any_store(store: Any, received_wak
     assert _decide(store, "one", slow, fast, at_us=NOW_US + 200_000).waited == Waited(200_000, 2, 0)
     assert store.where([slow, fast], "one", NOW_US + 300_000).for_us == 300_000
     store.pause([fast], 2 * SECOND, NOW_US)
-    store.wake([slow], NOW_US + SECOND)
+    store.forget([slow], (), now_us=NOW_US + SECOND)
     _wait_until_woken(received_wakes, "one")
     # The scarcer limit grants before the other one denies, so its entry is created again.
     assert _decide(store, "one", slow, fast, at_us=NOW_US + SECOND).waited == Waited(SECOND, 3, 1)
     assert store.where([slow], "one", NOW_US + SECOND).for_us == SECOND
-    store.wake([fast], NOW_US + 3 * SECOND)
+    store.forget([fast], (), now_us=NOW_US + 3 * SECOND)
     answer = _decide(store, "one", slow, fast, at_us=NOW_US + 3 * SECOND)
     assert (answer.reason, answer.waited) == (Reason.ALLOWED, Waited(3 * SECOND, 3, 1))
 
@@ -389,7 +389,7 @@ def test_a_full_queue_accepts_a_job_that_waited_in_another_store(
     store.clear_waitlists([full.bucket])
     store.pause([full], 60 * SECOND, NOW_US)
     assert _decide(store, "other", bounded).kept is not None
-    store.wake([slow], NOW_US + SECOND)
+    store.forget([slow], (), now_us=NOW_US + SECOND)
     _wait_until_woken(received_wakes, "one")
     answer = _decide(store, "one", slow, bounded, at_us=NOW_US + SECOND)
     assert (answer.reason, answer.waited) == (Reason.PAUSED, Waited(SECOND, 2, 1))
@@ -516,22 +516,3 @@ def test_a_lost_grant_is_not_repeated_in_a_pause(store: Any, waits: bool) -> Non
     store.pause([claim], 60 * SECOND, at_us + 2000)
     assert store.decide([claim], requester, at_us + 3000, attempt="02").reason is Reason.PAUSED
     end()
-
-
-# Servers
-
-
-def test_matching_names_are_deleted_or_only_their_waitlists(redis_url: str, client: Any) -> None:
-    """`throttlekit forget` finds the keys of a limit by a pattern; with *waitlists_only* the counts stay."""
-    store = RedisStore(redis_url, timeout=TIMEOUT)
-    for n in range(3):
-        limit = TokenBucket("named", "1/h", burst=1)
-        claim = StoreClaim(bucket_name("named", f"k{n}", limit.fingerprint), limit.bind(1, 0, ""))
-        _let_two_jobs_wait(store, claim)
-    assert store.delete_matching("tk1:{named:*", waitlists_only=True) == 3
-    assert sorted(client.scan_iter()) == sorted(
-        bucket_name("named", f"k{n}", TokenBucket("named", "1/h", burst=1).fingerprint).encode() for n in range(3)
-    )
-    assert store.delete_matching("tk1:{named:*") == 3
-    assert not client.keys()
-    store.close()

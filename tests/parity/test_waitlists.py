@@ -87,7 +87,7 @@ def test_a_script_wakes_some_of_many_jobs(both: BothStores, listening: int) -> N
         both.listen(f"p{n}")
     claim = _let_many_wait(both)
     for n in range(6):
-        both.run("wake", [claim], NOW_US + 1_000_000 + n)
+        both.run("forget", [claim], NOW_US + 1_000_000 + n, ())
         both.run("look", [claim], NOW_US + 1_000_000 + n, "p39", 99, [])
 
 
@@ -360,12 +360,12 @@ def test_pauses_and_slowdowns_outlive_the_waitlist(what: str, redis_store: Redis
 def test_a_cleared_waitlist_whose_pause_is_over_leaves_nothing(redis_store: RedisStore, client: Any) -> None:
     """After the clearing no key of the waitlist is left. A limit that is only paused has no waitlist to clear."""
     redis_store.pause([SLOW], 1_000_000, NOW_US)
-    assert redis_store.delete_matching("tk1:*", waitlists_only=True) == 0
+    assert redis_store.clear_waitlists([SLOW.bucket]) == 0
     for id in ("one", "two"):
         redis_store.decide([SLOW], Requester(Caller.JOB, id, "p"), NOW_US)
     redis_store.look(SLOW, "p", 1, (), NOW_US + 1_000_000)
     assert redis_store.decide([SLOW], Requester(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
-    assert redis_store.delete_matching("tk1:*", waitlists_only=True) == 1
+    assert redis_store.clear_waitlists([SLOW.bucket]) == 1
     assert client.keys() == [SLOW.bucket.encode()]
 
 

@@ -232,7 +232,7 @@ class BothStores:
             waited = answers[0].waited
             self.seen["waited"] += waited is not None and waited.claim is not None
             self.seen["waited, list unknown"] += waited is not None and waited.claim is None
-        if verb not in ("decide", "look", "wake", "forget"):
+        if verb not in ("decide", "look", "forget"):
             self.seen[verb] += 1
             self.seen[f"bells of {verb}"] += bells
         return answers[0]
@@ -247,8 +247,8 @@ class BothStores:
     def clear(self, claim: StoreClaim, now_us: int) -> None:
         """Remove all entries of a list."""
         self.expire(now_us)
-        for store in (self.memory, self.redis):
-            store.clear_waitlists([claim.bucket])
+        found = [store.clear_waitlists([claim.bucket]) for store in (self.memory, self.redis)]
+        assert found[0] == found[1]
         self.check([claim])
 
     def list_waiting(self, claim: StoreClaim, now_us: int, most: int) -> None:
@@ -629,7 +629,7 @@ class WaitHistory:
             self._jobs = [job for job in self._jobs if job.id not in ids]
 
     def _wake(self) -> None:
-        self._stores.run("wake", [self._unit()], self._now_us)
+        self._stores.run("forget", [self._unit()], self._now_us, ())
 
     def _pause(self) -> None:
         for_us = self._rnd.choice([None, 3_000, 50_000, SECOND, 3 * SECOND, 100 * SECOND])

@@ -165,8 +165,8 @@ class Client:
     def list_waiting(self, claim: Any, most: int = 0) -> Any:
         return self._call("list_waiting", claim, most)
 
-    wake, settle, release, renew, slow, reset, clear_waitlists = map(
-        _verb, ("wake", "settle", "release", "renew", "slow", "reset", "clear_waitlists")
+    settle, release, renew, slow, reset, clear_waitlists = map(
+        _verb, ("settle", "release", "renew", "slow", "reset", "clear_waitlists")
     )
 
     def close(self) -> None: ...

@@ -128,7 +128,7 @@ def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: p
         return store
     if not isinstance(stores, Mapping) or not all(isinstance(each, str) and each for each in stores):
         raise ConfigurationError('stores= takes a store for each name or group of limits: {"llm-*": "redis://…"}')
-    from throttlekit.stores.grouped import grouped  # few limiters need it, and its imports are slow
+    from throttlekit.stores.grouped import GroupedStore  # few limiters need it, and its imports are slow
 
     groups: list[tuple[str, Store]] = []
     for pattern, each in stores.items():
@@ -136,7 +136,7 @@ def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: p
             groups.append((pattern, store_from(each, hooks)))
         except ConfigurationError as error:
             raise ConfigurationError(f"stores[{pattern!r}]: {error}") from error.__cause__
-    return grouped(store, groups)
+    return GroupedStore(store, groups) if groups else store
 
 
 def _check_store(store: Store, remedy: str) -> Store:

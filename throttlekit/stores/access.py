@@ -19,7 +19,6 @@ from throttlekit.stores.base import (
     Store,
     SupportsBatch,
     SupportsCommands,
-    SupportsForget,
     SupportsParts,
     SupportsScan,
     decide_or_error,
@@ -96,9 +95,6 @@ class StoreAccess:
     ) -> Look:
         return self._ask([claim.bucket], lambda store: store.look(claim, owner, free, ids, now_us))
 
-    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self._part_by_part(claims, lambda store, those: store.wake(those, now_us))
-
     def forget(
         self,
         claims: Sequence[StoreClaim],
@@ -127,8 +123,10 @@ class StoreAccess:
     def reset(self, buckets: Sequence[str]) -> None:
         self._part_by_part(buckets, lambda store, those: store.reset(those), str)
 
-    def clear_waitlists(self, buckets: Sequence[str]) -> None:
-        self._part_by_part(buckets, lambda store, those: store.clear_waitlists(those), str)
+    def clear_waitlists(self, buckets: Sequence[str]) -> int:
+        cleared: list[int] = []
+        self._part_by_part(buckets, lambda store, those: cleared.append(store.clear_waitlists(those)), str)
+        return sum(cleared)
 
     @property
     def shared(self) -> bool:
@@ -146,17 +144,6 @@ class StoreAccess:
         if not isinstance(self._store, SupportsCommands):
             raise TypeError(f"a {type(self._store).__name__} stores no data of the whole fleet")
         return self._store.commands(commands)
-
-    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
-        """
-        Like `SupportsForget.delete_matching`.
-
-        Raises:
-            TypeError: The store does not support it.
-        """
-        if not isinstance(self._store, SupportsForget):
-            raise TypeError(f"a {type(self._store).__name__} cannot find names")
-        return self._store.delete_matching(pattern, waitlists_only=waitlists_only)
 
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
         """

@@ -22,7 +22,6 @@ __all__ = [
     "Store",
     "SupportsBatch",
     "SupportsCommands",
-    "SupportsForget",
     "SupportsParts",
     "SupportsScan",
     "decide_or_error",
@@ -115,10 +114,6 @@ class Store(Protocol):
         """Look at one waitlist, like `throttlekit._core.decide.look`."""
         ...
 
-    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        """Wake the jobs for which units are available."""
-        ...
-
     def forget(
         self,
         claims: Sequence[StoreClaim],
@@ -129,7 +124,7 @@ class Store(Protocol):
         keep: bool = False,
     ) -> None:
         """
-        Remove jobs from the waitlists of *claims*. Then wake other jobs.
+        Remove jobs from the waitlists of *claims*. Then wake other jobs. Without *ids*, only wake jobs.
 
         Args:
             owner: The owner whose entries are removed; "" for any owner.
@@ -194,8 +189,8 @@ class Store(Protocol):
         """Delete the whole state of *buckets*, so that the limits are unused and the waitlists are empty."""
         ...
 
-    def clear_waitlists(self, buckets: Sequence[str]) -> None:
-        """Empty the waitlists of *buckets*. Counts and pauses are not changed."""
+    def clear_waitlists(self, buckets: Sequence[str]) -> int:
+        """Empty the waitlists of *buckets*. Counts and pauses are not changed. Return how many waitlists had jobs."""
         ...
 
     def close(self) -> None:
@@ -258,26 +253,6 @@ class SupportsCommands(Protocol):
 def key_of(command: Sequence[str | int]) -> str:
     """Return the key of a command of `SupportsCommands.commands`."""
     return str(command[3 if command[0] == "EVAL" else 1])
-
-
-@runtime_checkable
-class SupportsForget(Protocol):
-    """A store that deletes names by a pattern, for operators, because it may take seconds. Optional."""
-
-    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
-        """
-        Delete every name that matches *pattern*, as SCAN reads it. Scans all names, a thousand at a time.
-
-        Args:
-            waitlists_only: Whether only to empty the waitlists among these names, like `Store.clear_waitlists`.
-
-        Returns:
-            The number of names deleted, or of waitlists emptied.
-
-        Raises:
-            StoreUnavailable: There was no usable answer. Some names may be deleted, or waitlists emptied.
-        """
-        ...
 
 
 @runtime_checkable

@@ -160,10 +160,6 @@ class RedisClusterStore(RedisStore):
     def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         return [self._command(*command) for command in commands]
 
-    def _delete(self, names: Sequence[str]) -> None:
-        for name in names:
-            self._command("UNLINK", name)
-
     def _clear(self, buckets: Sequence[str]) -> int:
         clear = super()._clear
         return sum(clear([bucket]) for bucket in buckets)

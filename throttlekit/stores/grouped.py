@@ -19,7 +19,7 @@ from throttlekit.stores.base import Request, Store, decide_or_error, key_of
 from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.waitlists import binding_where
 
-__all__ = ["GroupedStore", "grouped"]
+__all__ = ["GroupedStore"]
 
 _T = TypeVar("_T")
 _MOST_KNOWN = 1024
@@ -148,15 +148,13 @@ class GroupedStore(StoreAccess):
             answers.update(zip(numbers, group.call(partial(group.commands, those)), strict=True))
         return [answers[number] for number in range(len(commands))]
 
-    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
-        """Like `SupportsForget.delete_matching`, for the names of one limit."""
-        group = self._of(pattern)
-        return group.call(lambda: group.delete_matching(pattern, waitlists_only=waitlists_only))
-
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
-        """Like `SupportsScan.scan`, one store after the other. *cursor* begins with the number of the store."""
+        """
+        Like `SupportsScan.scan`, in the store of the limit that *pattern* names, or in one store after the other.
+        *cursor* begins with the number of the store.
+        """
         number, _, inner = (cursor or "0:").partition(":")
-        groups = self._all()
+        groups = self._all() if "{*" in pattern else [self._of(pattern)]
         group = groups[int(number)]
         after, names = group.call(lambda: group.scan(pattern, inner))
         if after:
@@ -183,8 +181,3 @@ class GroupedStore(StoreAccess):
                 self._known.clear()
             found = self._known[limit] = next(of_group, self._default)
         return found
-
-
-def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:
-    """Combine *default* with a separate store for each of *groups*; see `GroupedStore`."""
-    return GroupedStore(default, groups) if groups else default

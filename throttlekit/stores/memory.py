@@ -120,9 +120,6 @@ class MemoryStore:
 
         self._change_lists(claims, remove_jobs, now_us)
 
-    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self.forget(claims, (), now_us=now_us)
-
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         epoch = self._epoch()
 
@@ -206,14 +203,17 @@ class MemoryStore:
                 for name in (bucket, *wait_names(bucket)):
                     self._values.pop(name, None)
 
-    def clear_waitlists(self, buckets: Sequence[str]) -> None:
+    def clear_waitlists(self, buckets: Sequence[str]) -> int:
+        cleared = 0
         with self._lock:
             for bucket in buckets:
                 name = wait_names(bucket)[0]
                 waitlist, expires_us = self._values.pop(name, (None, 0))
                 left = clear(Stored(None, waitlist)).waitlist  # type: ignore[arg-type]
+                cleared += left is not waitlist
                 if left is not None:
                     self._values[name] = left, expires_us
+        return cleared
 
     def close(self) -> None:
         """Do nothing: there is no connection, and the state is kept."""

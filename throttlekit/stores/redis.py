@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from redis import exceptions
 
 from throttlekit._core.answer import Answer, Look, Requester
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.storage_keys import bucket_of, granted_name, is_waitlist, wait_names
+from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import ConfigurationError, StoreUnavailable
@@ -107,9 +108,6 @@ class RedisStore(RedisServer):
 
         self._for_each_hash_slot(claims, forget)
 
-    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self.forget(claims, (), now_us=now_us)
-
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
         return binding_where(self._entries_of(claims, id, now_us))
 
@@ -159,13 +157,11 @@ class RedisStore(RedisServer):
         self._for_each_hash_slot(slowings, slow)
 
     def reset(self, buckets: Sequence[str]) -> None:
-        self._call(buckets[0], lambda: self._delete([name for each in buckets for name in (each, *wait_names(each))]))
+        for each in buckets:
+            self._call(each, partial(self._command, "UNLINK", each, *wait_names(each)))
 
-    def clear_waitlists(self, buckets: Sequence[str]) -> None:
-        self._call(buckets[0], lambda: self._clear(buckets))
-
-    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
-        return self._call(pattern, lambda: self._delete_matching(pattern, waitlists_only))
+    def clear_waitlists(self, buckets: Sequence[str]) -> int:
+        return self._call(buckets[0], lambda: self._clear(buckets))
 
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
         return self._call(pattern, lambda: self._scan(pattern, cursor))
@@ -204,18 +200,6 @@ class RedisStore(RedisServer):
             rows = [(*each.algorithm.params, each.granted_us, by(each)) for each in batch]
             units = [unit_of(each) for each in batch]
             self._run_wait("wait_settle", units, [_or_empty(now_us), verb], chain.from_iterable(rows))
-
-    def _delete_matching(self, pattern: str, waitlists_only: bool) -> int:
-        forgotten = 0
-        keys: Iterable[Any] = self._redis_py().scan_iter(match=pattern, count=_SCAN_COUNT)
-        names = (key.decode("utf-8", "replace") for key in keys)
-        while batch := list(islice(names, _SCAN_COUNT)):
-            if not waitlists_only:
-                self._delete(batch)
-                forgotten += len(batch)
-            elif buckets := [bucket_of(name) for name in batch if is_waitlist(name)]:
-                forgotten += self._clear(buckets)
-        return forgotten
 
     def _scan(self, pattern: str, cursor: str) -> tuple[str, list[str]]:
         """Return one page of names. *cursor* consists of the number of a server and the cursor on that server."""

@@ -169,13 +169,6 @@ class RedisServer:
         """Send commands in one round trip. An error that the server returns replaces the reply."""
         return self._pool.execute_all([command(*each) for each in commands])
 
-    def _redis_py(self) -> Any:
-        """Return the client of redis-py for calls other than decisions."""
-        return self._client
-
-    def _delete(self, names: Sequence[str]) -> None:
-        self._command("UNLINK", *names)
-
 
 def address_of(pool: Any) -> str:
     """Return the server to which redis-py's *pool* connects: host:port/database, without a user or a password."""

@@ -262,7 +262,7 @@ class _History:
         self._both("look", self._unit(), self.rnd.choice(_OWNERS), self.rnd.choice([0, 1, 8]), self._ids())
 
     def _wake(self) -> None:
-        self._both("wake", [self._unit()])
+        self._both("forget", [self._unit()], ())
 
     def _forget(self) -> None:
         if self.jobs:

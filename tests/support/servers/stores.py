@@ -15,7 +15,7 @@ from throttlekit.stores.redis import RedisStore
 
 __all__ = ["DenyBefore", "Listed", "Passing", "Recording", "RuleStore", "ask"]
 
-_OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "return_units", "wake", "where"}
+_OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "return_units", "where"}
 
 
 def ask(store: Store, request: Request, now_us: int | None = None) -> Answer:
@@ -49,8 +49,8 @@ class Passing:
     def reset(self, names: Any) -> None:
         self.inner.reset(names)
 
-    def clear_waitlists(self, names: Any) -> None:
-        self.inner.clear_waitlists(names)
+    def clear_waitlists(self, names: Any) -> int:
+        return self.inner.clear_waitlists(names)
 
     def close(self) -> None:
         self.inner.close()

@@ -610,7 +610,7 @@ def test_released_slots_go_to_the_first_job(lists: Lists) -> None:
     assert lists.look(limit=limit).look_in_us is None
     claim = lists.claim(limit, job="one")
     lists.store.release([Lease(claim.bucket, claim.algorithm, lists.now)])
-    lists.store.wake([lists.claim(limit)])
+    lists.store.forget([lists.claim(limit)], ())
     assert lists.woken() == ["two"]
     assert lists.decide("two", limit, owner="b").reason is Reason.ALLOWED
 
@@ -766,6 +766,6 @@ def test_overdue_jobs_fill_no_queue(lists: Lists) -> None:
     assert lists.decide("four", short, owner=late_owner(0.05)).reason is Reason.FULL
     for _ in range(4):
         lists.now += 2 * SECOND
-        lists.store.wake([lists.claim(short)])
+        lists.store.forget([lists.claim(short)], ())
     lists.decide("five", short, owner=late_owner(0.05))
     assert lists.decide("six", short, owner=late_owner(0.05)).reason is not Reason.FULL
