@@ -460,7 +460,7 @@ def _last_minute(minute: Minute, share: float | None) -> LastMinute | None:
         allowed=minute.allowed,
         units=minute.used,
         rate_used_ratio=share,
-        denied=dict(minute.denied or {}),
+        denied=dict(minute.denied),
         denials=minute.denials,
         longest_wait_seconds=minute.longest_wait,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.browse import browse_keys, find_key, holders_of
 from throttlekit.fleet.definitions import definition_of
-from throttlekit.fleet.last_minute import Step, minute_of, recent_steps
+from throttlekit.fleet.last_minute import READ_STEPS, minutes_of
 from throttlekit.fleet.replies import time_of
 from throttlekit.fleet.snapshot import Key, Known, look
 from throttlekit.stores.cluster import RedisClusterStore
@@ -37,64 +36,66 @@ def _keys(store: RedisStore | RedisClusterStore, limit: TokenBucket | Concurrenc
     return look(store, most=10, id=limit_id(limit.name, limit.fingerprint)).keys
 
 
-def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -> None:
-    """Each step has the granted units, the denials and the longest wait; the sum of the steps is what was decided."""
+def test_the_last_minute_is_what_was_decided(limiter: Limiter, store: RedisStore) -> None:
+    """The last minute has the granted units, and the denials by reason."""
     for number in range(5):
         limiter.acquire(TENANTS, job=Job(id=f"job-{number}", kwargs={"tenant": "a"}))
     limiter.pause(TENANTS, 60, key="b")
     limiter.acquire(TENANTS, key="b")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     known = _known(store, TENANTS)
-    steps = recent_steps(store, [known.id, "unknown:limit"], time_of(store))
-    assert [each.number for each in steps[known.id]] == [each.number for each in steps["unknown:limit"]]
-    assert sum(each.allowed for each in steps[known.id]) == sum(each.units for each in steps[known.id]) == 2
-    denied = sum((Counter(each.denied) for each in steps[known.id]), Counter[str]())
-    assert denied == {"exhausted": 3, "paused": 1}
-    assert not any(each.allowed or each.denied for each in steps["unknown:limit"])
-    assert recent_steps(store, [], time_of(store)) == {}
+    minutes = minutes_of(store, [known.id, "unknown:limit"], time_of(store))
+    assert minutes[known.id].allowed == minutes[known.id].units == 2
+    assert minutes[known.id].denied == {"exhausted": 3, "paused": 1}
+    assert not minutes["unknown:limit"].allowed
+    assert not minutes["unknown:limit"].denied
+    assert minutes_of(store, [], time_of(store)) == {}
 
 
 def test_a_step_is_read_only_while_its_counts_are_kept(limiter: Limiter, store: RedisStore, client: Any) -> None:
     """The counts of a step expire several seconds after its last reading, so no reading finds zeros instead."""
     limiter.acquire(TENANTS, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    steps = recent_steps(store, [_known(store, TENANTS).id], time_of(store))
-    ((number, readable),) = [(step.number, len(of)) for of in steps.values() for step in of if step.units]
+    (counts,) = [key for key in KEYS[8::3] if client.exists(key)]
     seconds, micros = client.time()
-    expires = seconds + micros / 1e6 + client.pttl(KEYS[8 + 3 * (number % 5)]) / 1e3
-    assert expires > (number + readable) * 20 + 10
+    expires = seconds + micros / 1e6 + client.pttl(counts) / 1e3
+    assert expires > (int(client.hget(counts, "step")) + READ_STEPS) * 20 + 10
 
 
 def test_a_step_without_a_report_is_not_known(limiter: Limiter, store: RedisStore, client: Any) -> None:
-    """A step in which a process reported is known, even for a limit without decisions; earlier steps are not."""
+    """A minute in which a process reported is known, even for a limit without decisions. Another minute is not."""
     limiter.acquire(OTHER, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    steps = recent_steps(store, ["unknown:limit"], time_of(store))["unknown:limit"]
-    assert [each.is_known for each in steps if each.number < steps[-1].number - 1] == [False, False]
-    assert any(each.is_known for each in steps)
+    now = time_of(store)
+    assert minutes_of(store, ["unknown:limit"], now)["unknown:limit"].is_known
+    assert not minutes_of(store, ["unknown:limit"], now + 100)["unknown:limit"].is_known
     client.flushdb()
-    steps = recent_steps(store, ["unknown:limit"], time_of(store))["unknown:limit"]
-    assert not minute_of(steps, time_of(store)).is_known
+    assert not minutes_of(store, ["unknown:limit"], now)["unknown:limit"].is_known
 
 
-def test_a_step_keeps_the_rate_that_was_in_force(limiter: Limiter, store: RedisStore) -> None:
-    """A step has the limit's rate in thousandths of a unit per minute, or -1 if the rate changed in the step."""
+def test_a_minute_has_the_rates_that_were_in_force(limiter: Limiter, store: RedisStore) -> None:
+    """A minute has the limit's rates in thousandths of a unit per minute, and -1 if the rate changed in a step."""
     wait_until(lambda: time_of(store) % 20 < 17, description="enough of the step is left for two reports")
     limiter.acquire(OTHER, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     id = limit_id(OTHER.name, OTHER.fingerprint)
-    assert recent_steps(store, [id], time_of(store))[id][-1].rate == 100_000
+    assert minutes_of(store, [id], time_of(store))[id].rates == {100_000}
     changed = {**EMPTY_REPORT, "rates": [[f"r {id}", 50_000]]}
     store.commands([("EVAL", throttlekit_lua.script("fleet_report"), len(KEYS), *KEYS, json.dumps(changed))])
-    assert recent_steps(store, [id], time_of(store))[id][-1].rate == -1
+    assert minutes_of(store, [id], time_of(store))[id].rates == {-1}
 
 
 @pytest.mark.parametrize(("now", "units", "denied"), [(100.0, 80, 16), (110.0, 70, 14), (115.0, 65, 13)])
-def test_the_last_minute_counts_a_part_of_its_first_step(now: float, units: int, denied: int) -> None:
+def test_the_last_minute_counts_a_part_of_its_first_step(
+    store: RedisStore, client: Any, now: float, units: int, denied: int
+) -> None:
     """The last minute counts only a part of the step in which it begins, and no older step."""
-    steps = [Step(number, 1, 20, {"exhausted": 4}, 9.0 - number) for number in range(1, 6)]
-    minute = minute_of(steps, now)
+    for number in range(1, 6):
+        counts = {"u id": 20, "e id": 4, "w id": (9 - number) * 1_000_000}
+        client.hset(KEYS[8 + 3 * (number % 5)], mapping={"step": number, **counts})
+    minute = minutes_of(store, ["id"], now)["id"]
     assert (minute.units, minute.denied, minute.longest_wait) == (units, {"exhausted": denied}, 7.0)
+    client.flushdb()  # these keys do not expire
 
 
 def test_the_keys_with_most_demand_are_listed_first(limiter: Limiter, store: RedisStore) -> None:

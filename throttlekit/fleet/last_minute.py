@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from throttlekit._core.storage_keys import parts_of, wait_names
@@ -21,16 +21,7 @@ from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.replies import pairs, text_of
 from throttlekit.stores.base import SupportsCommands
 
-__all__ = [
-    "READ_STEPS",
-    "Minute",
-    "Step",
-    "minute_of",
-    "minutes_of_keys",
-    "pressing_names",
-    "recent_steps",
-    "weight_of",
-]
+__all__ = ["READ_STEPS", "Minute", "minutes_of", "minutes_of_keys", "pressing_names", "weight_of"]
 
 _LINES, _FIRST = KEYS[1], 6
 _PASSED, _DENIED, _COUNTS = KEYS[_FIRST::3], KEYS[_FIRST + 1 :: 3], KEYS[_FIRST + 2 :: 3]
@@ -52,7 +43,7 @@ class Minute:
     """The number of grants; None for a key."""
     units: int = 0
     """The granted units, before corrections."""
-    denied: Mapping[str, int] | None = None
+    denied: Mapping[str, int] = field(default_factory=dict[str, int])
     """Denials by reason."""
     longest_wait: float = 0.0
     """The longest wait of a job that requested units, in seconds, from its first denial."""
@@ -61,7 +52,10 @@ class Minute:
     is_known: bool = True
     """Whether a process reported in the last minute. If not, the other numbers are meaningless."""
     rates: frozenset[int] = frozenset()
-    """The rates of the limit in the last minute; see `Step.rate`."""
+    """
+    The rates of the limit in the last minute, as `reported_rate` returns them; -1 if the rate changed within a step.
+    Empty for a key, or if they are not known.
+    """
     arrived: int = 0
     """Jobs that requested units for the first time; 0 for a key."""
 
@@ -72,37 +66,12 @@ class Minute:
 
     @property
     def denials(self) -> int:
-        return sum((self.denied or {}).values())
+        return sum(self.denied.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+def minutes_of(store: SupportsCommands, ids: Sequence[str], now: float) -> dict[str, Minute]:
     """
-    The decisions under one limit, or one key, in 20 seconds, summed over all processes.
-
-    Attributes:
-        number: The time of its begin in seconds since 1970, divided by 20. The last step has not ended.
-        denied: Denials by reason.
-        arrived: Jobs that requested units for the first time; 0 for a key.
-        longest_wait, settled: As in `Minute`.
-        is_known: Whether a process reported in these 20 seconds. If not, the other numbers are meaningless.
-        rate: The rate that was in force, as `reported_rate` returns it; -1 if it changed; 0 if not known, or a key.
-    """
-
-    number: int
-    allowed: int
-    units: int
-    denied: Mapping[str, int]
-    longest_wait: float
-    settled: int = 0
-    is_known: bool = True
-    rate: int = 0
-    arrived: int = 0
-
-
-def recent_steps(store: SupportsCommands, ids: Sequence[str], now: float) -> dict[str, tuple[Step, ...]]:
-    """
-    Return the steps of the last 60 to 80 seconds for each of *ids*, which are limits or keys, the oldest first.
+    Return the last minute of each of *ids*, which are limits or keys.
 
     Args:
         now: The store's clock, seconds since 1970.
@@ -110,13 +79,13 @@ def recent_steps(store: SupportsCommands, ids: Sequence[str], now: float) -> dic
     Raises:
         StoreUnavailable: The store did not answer.
     """
-    return _steps_and(store, ids, now, ())[0]
+    return _minutes_and(store, ids, now, ())[0]
 
 
-def _steps_and(
+def _minutes_and(
     store: SupportsCommands, ids: Sequence[str], now: float, others: Sequence[Sequence[str | int]]
-) -> tuple[dict[str, tuple[Step, ...]], list[Any]]:
-    """Like `recent_steps`, with the replies to *others* in the same round trip."""
+) -> tuple[dict[str, Minute], list[Any]]:
+    """Like `minutes_of`, with the replies to *others* in the same round trip."""
     pages = [ids[at : at + _IDS_AT_ONCE] for at in range(0, len(ids), _IDS_AT_ONCE)]
     numbers = _numbers(now)
     questions = [
@@ -126,32 +95,35 @@ def _steps_and(
     ]
     answers = iter(store.commands([*others, *questions]) if ids else ())
     replies = [next(answers) for _ in others]
-    found: dict[str, tuple[Step, ...]] = {}
+    found: dict[str, Minute] = {}
     for page in pages:
-        counts = [(number, next(answers)) for number in numbers]
+        steps = [(number, next(answers)) for number in numbers]
+        known = [(weight_of(number, now), texts) for number, texts in steps if texts[0] == b"%d" % number]
         for place, id in enumerate(page):
             begin = 1 + place * len(_CODES)
-            found[id] = tuple(_step(number, texts[0], texts[begin : begin + len(_CODES)]) for number, texts in counts)
+            found[id] = _sum([(weight, _counts(texts[begin : begin + len(_CODES)])) for weight, texts in known])
     return found, replies
 
 
-def minute_of(steps: Sequence[Step], now: float) -> Minute:
-    """Sum *steps* over the last minute. Of a step that began earlier, only the part within the minute counts."""
-    weighted = [(weight, step) for step in steps if (weight := weight_of(step.number, now)) > 0]
+def _counts(texts: Sequence[bytes | None]) -> dict[str, int]:
+    return dict(zip(_CODES, (int(text or 0) for text in texts), strict=True))
 
-    def total(counts: Iterable[tuple[float, int]]) -> int:
-        return round(sum(weight * count for weight, count in counts))
 
-    reasons = dict.fromkeys(reason for _, step in weighted for reason in step.denied)
+def _sum(steps: Sequence[tuple[float, Mapping[str, int]]]) -> Minute:
+    """Sum *steps*, the known ones: for each, the fraction that is within the last minute, and its counts by code."""
+
+    def total(code: str) -> int:
+        return round(sum(weight * counts[code] for weight, counts in steps))
+
     return Minute(
-        allowed=total((weight, step.allowed) for weight, step in weighted),
-        units=total((weight, step.units) for weight, step in weighted),
-        denied={reason: total((weight, step.denied.get(reason, 0)) for weight, step in weighted) for reason in reasons},
-        longest_wait=max((step.longest_wait for _, step in weighted), default=0.0),
-        settled=total((weight, step.settled) for weight, step in weighted),
-        is_known=any(step.is_known for _, step in weighted),
-        rates=frozenset(step.rate for _, step in weighted if step.rate),
-        arrived=total((weight, step.arrived) for weight, step in weighted),
+        allowed=total("a"),
+        units=total("u"),
+        denied={reason: total(code) for reason, code in REASON_CODES.items() if any(each[code] for _, each in steps)},
+        longest_wait=max((counts["w"] for _, counts in steps), default=0) / 1e6,
+        settled=total("s"),
+        is_known=bool(steps),
+        rates=frozenset(counts["r"] for _, counts in steps if counts["r"]),
+        arrived=total("n"),
     )
 
 
@@ -168,15 +140,15 @@ def minutes_of_keys(store: SupportsCommands, buckets: Sequence[str], now: float)
     numbers = _numbers(now)
     ranks = [of[number % _STEPS] for of in (_PASSED, _DENIED) for number in numbers]
     weights, found = [weight_of(number, now) for number in numbers], dict[str, Minute]()
-    steps, scores = _steps_and(store, buckets, now, [("ZMSCORE", rank, *buckets) for rank in ranks])
+    minutes, scores = _minutes_and(store, buckets, now, [("ZMSCORE", rank, *buckets) for rank in ranks])
     for place, bucket in enumerate(buckets):
         passed, denied = (
             round(sum(weight * float(step[place] or 0) for weight, step in zip(weights, some, strict=True)))
             for some in (scores[:READ_STEPS], scores[READ_STEPS:])
         )
-        minute = minute_of(steps[bucket], now)
+        minute = minutes[bucket]
         if denied > minute.denials:
-            reasons = {**(minute.denied or {}), _OTHER_REASONS: denied - minute.denials}
+            reasons = {**minute.denied, _OTHER_REASONS: denied - minute.denials}
             minute = replace(minute, denied=reasons)
         found[bucket] = replace(minute, allowed=None, units=passed)
     return found
@@ -233,16 +205,6 @@ def weight_of(number: int, now: float) -> float:
 def _numbers(now: float) -> range:
     running = int(now // STEP_S)
     return range(running - READ_STEPS + 1, running + 1)
-
-
-def _step(number: int, mark: bytes | None, texts: Sequence[bytes | None]) -> Step:
-    if mark is None or int(mark) != number:
-        return Step(number, 0, 0, {}, 0.0, is_known=False)
-    count = dict(zip(_CODES, (int(text or 0) for text in texts), strict=True))
-    denied = {reason: count[code] for reason, code in REASON_CODES.items() if count[code]}
-    return Step(
-        number, count["a"], count["u"], denied, count["w"] / 1e6, count["s"], rate=count["r"], arrived=count["n"]
-    )
 
 
 def _rank(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[str]:

@@ -27,7 +27,7 @@ from throttlekit._core.storage_keys import bucket_name, held_since, limit_id, pa
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
-from throttlekit.fleet.last_minute import Minute, minute_of, minutes_of_keys, pressing_names, recent_steps
+from throttlekit.fleet.last_minute import Minute, minutes_of, minutes_of_keys, pressing_names
 from throttlekit.fleet.list_now import (
     ListNow,
     SlowNow,
@@ -193,8 +193,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     known = [known_of(*each) for each in pairs(definitions) if name in text_of(each[0]).partition(":")[0]]
     first = now - _LIMIT_REPORTED_S
     recent = [each for each in known if each is not None and (each.reported >= first or each.id == id)]
-    steps = recent_steps(store, [each.id for each in recent if id in ("", each.id)], now)
-    limits = {each.id: replace(each, minute=minute_of(steps.get(each.id, ()), now)) for each in recent}
+    minutes = minutes_of(store, [each.id for each in recent if id in ("", each.id)], now)
+    limits = {each.id: replace(each, minute=minutes.get(each.id, Minute(is_known=False))) for each in recent}
 
     def is_wanted(limit: str) -> bool:
         return name in limit.partition(":")[0] and id in ("", limit)
