@@ -16,6 +16,7 @@ from throttlekit.fleet.rules import Rule, data_of, thousandths
 from throttlekit.fleet.snapshot import FleetStore, Known, known_of
 
 __all__ = [
+    "by_name",
     "check_rule",
     "definition_of",
     "definitions_of",
@@ -47,16 +48,21 @@ def definitions_of(store: FleetStore) -> list[Known]:
     return [known for each in pairs(kept) if (known := known_of(*each)) is not None]
 
 
+def by_name(definitions: Iterable[Known]) -> dict[tuple[str, str | None], list[Known]]:
+    """Group *definitions* by the name and the tier of their limit."""
+    found: dict[tuple[str, str | None], list[Known]] = {}
+    for each in definitions:
+        found.setdefault((each.limit.name, each.limit.of_tier), []).append(each)
+    return found
+
+
 def without_replaced(definitions: Iterable[Known]) -> list[Known]:
     """Return *definitions* without the replaced ones, which the store keeps for an hour."""
-    definitions = list(definitions)
-    newest: dict[tuple[str, str | None], float] = {}
-    for each in definitions:
-        name = each.limit.name, each.limit.of_tier
-        newest[name] = max(newest.get(name, 0.0), each.reported)
-    return [
-        each for each in definitions if newest[each.limit.name, each.limit.of_tier] - each.reported < _REPLACED_AFTER_S
-    ]
+    found: list[Known] = []
+    for same in by_name(definitions).values():
+        newest = max(each.reported for each in same)
+        found += [each for each in same if newest - each.reported < _REPLACED_AFTER_S]
+    return found
 
 
 def definition_of(store: FleetStore, id: str) -> Known | None:

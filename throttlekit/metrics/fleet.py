@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.fleet.browse import keys_by_limit
-from throttlekit.fleet.definitions import is_steady, per_minute
-from throttlekit.fleet.snapshot import Fleet, Key, Known, look
+from throttlekit.fleet.definitions import by_name, is_steady, per_minute
+from throttlekit.fleet.snapshot import Key, Known, look
 from throttlekit.limiter import Limiter
 from throttlekit.metrics._tally import MAX_LIMITS, require_module
 
@@ -60,7 +60,9 @@ class FleetMetrics:
         except StoreUnavailable:
             return families.all
         keys = keys_by_limit(fleet)
-        in_use = sorted(_of_last_definition(fleet), key=lambda each: -sum(key.waiting for key in keys.get(each.id, ())))
+        # The last reported definition of each limit and tier: two definitions would export the series twice.
+        newest = [max(same, key=lambda each: each.reported) for same in by_name(fleet.limits).values()]
+        in_use = sorted(newest, key=lambda each: -sum(key.waiting for key in keys.get(each.id, ())))
         for known in in_use[: self._max_limits]:
             families.add(known, keys.get(known.id, []))
         return families.all
@@ -107,11 +109,3 @@ def _slow_ratio(key: Key) -> float:
     if not limit.period_us:
         return key.capacity / limit.capacity
     return 1.0 if key.slowed is None else min(1.0, key.slowed.rate * limit.period_us / limit.amount / 1_000_000)
-
-
-def _of_last_definition(fleet: Fleet) -> Iterable[Known]:
-    """Return the last reported definition of each limit and tier: two definitions would export the series twice."""
-    found: dict[tuple[str, str | None], Known] = {}
-    for known in sorted(fleet.limits, key=lambda each: each.reported):
-        found[known.limit.name, known.limit.of_tier] = known
-    return found.values()

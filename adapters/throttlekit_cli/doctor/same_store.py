@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from throttlekit import Limiter, StoreUnavailable, TokenBucket
-from throttlekit.fleet.definitions import without_replaced
-from throttlekit.fleet.snapshot import Known, look
+from throttlekit.fleet.definitions import by_name, without_replaced
+from throttlekit.fleet.snapshot import look
 from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.formatting import format_duration, format_limit, format_slowed, printable
 from throttlekit_cli.store import address_of_url
@@ -73,8 +73,8 @@ def examine_reports(store: Any) -> Iterator[Finding]:
     for name, slow in sorted(slowed.items()):
         yield _note(f"Limit {printable(name)!r} is slowed down {format_slowed(slow)}.")
     changed = {rule.name for rule in fleet.rules if rule.what == "set"}
-    for name, found in _twins(fleet.limits).items():
-        if name not in changed:
+    for (name, _), found in by_name(without_replaced(fleet.limits)).items():
+        if len(found) > 1 and name not in changed:
             yield _warning(
                 f"Limit {printable(name)!r} is in use with several definitions: "
                 f"{', '.join(format_limit(each.limit) for each in found)}. Each has a separate count.",
@@ -97,14 +97,6 @@ def _is_same(limiter: Limiter, url: str) -> bool:
             other.reset(test_limit)
         other.close()
         limiter.close()
-
-
-def _twins(definitions: Iterable[Known]) -> dict[str, list[Known]]:
-    """Return the limits with more than one definition in use, by name."""
-    found: dict[tuple[str, str | None], list[Known]] = {}
-    for each in without_replaced(definitions):
-        found.setdefault((each.limit.name, each.limit.of_tier), []).append(each)
-    return {name: each for (name, _), each in found.items() if len(each) > 1}
 
 
 def at_address(address: str) -> str:
