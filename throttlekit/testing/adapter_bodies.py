@@ -9,7 +9,7 @@ import time
 from throttlekit.testing.adapter_bench import CLOCKS, PAUSES, OnSite
 from throttlekit.testing.adapter_site import COUNT, LONG_SLOT, RATE, SLOT, TOKENS, End, Settings, wait_until
 
-__all__ = ["BodyConformance", "LeaseConformance", "RateLimitedConformance"]
+__all__ = ["BodyConformance"]
 
 
 class BodyConformance(OnSite):
@@ -38,8 +38,6 @@ class BodyConformance(OnSite):
             # A framework may begin the retry before it reports the end of the run.
             assert sorted(note.seen["seen"] for note in bench.notes.of("plugin", sent.name)) == sorted(seen)
 
-
-class LeaseConformance(OnSite):
     def test_leases_are_released(self) -> None:
         """The slot of a concurrency limit is free when the body has returned, failed or raised `RateLimited`."""
         with self.bench() as bench:
@@ -71,8 +69,6 @@ class LeaseConformance(OnSite):
             bench.let_end(sent)
             bench.site.start()
 
-
-class RateLimitedConformance(OnSite):
     def test_a_429_pauses_the_fleet(self) -> None:
         """After a 429, no job of its key runs until the pause is over. Jobs of other keys run in the meantime."""
         assert any(self._others_run_after_429(seconds) for seconds in PAUSES)

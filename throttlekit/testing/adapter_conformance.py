@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from throttlekit.testing.adapter_bodies import BodyConformance, LeaseConformance, RateLimitedConformance
+from throttlekit.testing.adapter_bodies import BodyConformance
 from throttlekit.testing.adapter_declarations import DeclarationConformance
-from throttlekit.testing.adapter_denials import BoundConformance, DenialConformance
+from throttlekit.testing.adapter_denials import DenialConformance
 
 __all__ = ["AdapterConformance"]
 
 
-class AdapterConformance(
-    DenialConformance,
-    BoundConformance,
-    BodyConformance,
-    LeaseConformance,
-    RateLimitedConformance,
-    DeclarationConformance,
-):
+class AdapterConformance(DenialConformance, BodyConformance, DeclarationConformance):
     """
     The requirements for an adapter, as tests: subclass it in a test module, and define `make_site`.
 

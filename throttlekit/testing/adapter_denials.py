@@ -11,7 +11,7 @@ from throttlekit.adapter.options import WaitRules
 from throttlekit.testing.adapter_bench import CLOCKS, PAUSES, OnSite, logged
 from throttlekit.testing.adapter_site import COUNT, QUEUED, RATE, SHARED, STEADY, End, Settings, wait_until
 
-__all__ = ["BoundConformance", "DenialConformance"]
+__all__ = ["DenialConformance"]
 
 
 class DenialConformance(OnSite):
@@ -152,8 +152,6 @@ class DenialConformance(OnSite):
                 assert (bench.runs(sent), bench.remaining(COUNT)) == (0, COUNT.burst - 1)
             return in_time
 
-
-class BoundConformance(OnSite):
     def test_max_wait_ends_in_failure(self) -> None:
         """After `max_wait`, a job fails with `WaitedTooLong`, without a run or after runs that all got a 429."""
         with self.bench(Settings(WaitRules(max_wait=0.5))) as bench:
