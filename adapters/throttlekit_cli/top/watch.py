@@ -29,6 +29,7 @@ from throttlekit_cli.top.screen import Row, foot_of, head_of, help_of, pages_of,
 __all__ = ["View", "top"]
 
 _WIDTH = 170
+"""The width in columns if the output is not a terminal, and COLUMNS is not set."""
 _LOOKS = 20
 _ORDERS = tuple(ORDERS)
 
@@ -140,7 +141,8 @@ def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> 
                     return
                 time.sleep(interval)
                 fleet = view.look(store)
-        console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_width())
+        has_width = sys.stdout.isatty() or os.environ.get("COLUMNS")
+        console = Console(highlight=False, width=None if has_width else _WIDTH)
         if once or not console.is_terminal:
             console.print(view.screen(fleet, console.width))
             return
@@ -163,9 +165,3 @@ def _live(store: Any, view: View, fleet: FleetState, console: Console, interval:
                 except StoreUnavailable as error:
                     live.update(Text(f"{error}. Trying again.", style="red"), refresh=True)
                     next_look = time.monotonic() + interval
-
-
-def _width() -> int:
-    """Return the width in columns if the output is not a terminal."""
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() and int(columns) else _WIDTH
