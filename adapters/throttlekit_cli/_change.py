@@ -83,11 +83,10 @@ def change_command(
         @functools.wraps(plan)
         def run(name: str, url: str | None, by: str | None, yes: bool = True, **options: Any) -> None:
             from throttlekit_cli.formatting import format_change
-            from throttlekit_cli.store import name_store
 
             change, may_be_unknown = plan(name, **options), yes or options.get("unset", False)
-            with open_control(url, by) as control:
-                where = f"Store: {name_store(url)}"
+            with open_control(url, by) as (control, store):
+                where = f"Store: {store}"
                 if not _is_known(control, name, options.get("tier"), pattern=pattern) and not may_be_unknown:
                     raise CommandFailed(
                         f"nothing was changed. If the limit is deployed later, repeat the command with --yes. {where}"
@@ -109,15 +108,18 @@ def change_command(
 
 
 @contextmanager
-def open_control(url: str | None, by: str | None = None) -> Generator[Control, None, None]:
-    """Open live control of the store at *url*."""
+def open_control(url: str | None, by: str | None = None) -> Generator[tuple[Control, str], None, None]:
+    """Open live control of the store at *url*. Yield it, and the name of the store."""
     if url is None:
         raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
     require(["redis"])
     from throttlekit import Control
+    from throttlekit_cli.store import name_store, open_store
 
-    with store_errors(), Control(url, by=by) as control:
-        yield control
+    with store_errors():
+        store = open_store(url)
+        with Control(store, by=by) as control:
+            yield control, name_store(store)
 
 
 def _is_known(control: Control, name: str, tier: str | None, *, pattern: bool) -> bool:

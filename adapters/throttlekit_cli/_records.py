@@ -52,7 +52,7 @@ def history(name: str | None, most: int, as_json: bool, url: str | None) -> None
     from throttlekit_cli.formatting import format_change
     from throttlekit_cli.state import change_state
 
-    with open_control(url) as control:
+    with open_control(url) as (control, _):
         changes = control.history(name)[:most]
     _print(changes, change_state, partial(format_change, when=True), "There were no changes.", as_json=as_json)
 
@@ -79,7 +79,7 @@ def rules(as_json: bool, url: str | None) -> None:
     from throttlekit_cli.formatting import format_rule
     from throttlekit_cli.state import rule_state
 
-    with open_control(url) as control:
+    with open_control(url) as (control, _):
         found = control.rules()
     _print(found, rule_state, format_rule, "Every limit is as declared.", as_json=as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 
 import click
 
@@ -98,14 +99,13 @@ def top(
       throttlekit top --url redis://localhost:6379/1 --once --json
     """
     require(["redis", "rich"])
-    from throttlekit_cli.store import name_store
+    from throttlekit_cli.store import name_store, open_store
     from throttlekit_cli.top import watch
 
-    store = name_store(url, title)
-    view = watch.View(order=order, most=most, name=name, show_keys=show_keys, store=store)
-    with store_errors():
+    with store_errors(), closing(open_store(url)) as store:
+        view = watch.View(order=order, most=most, name=name, show_keys=show_keys, store=name_store(store, title))
         try:
-            watch.top(url, view, once=once, as_json=as_json, interval=interval)
+            watch.top(store, view, once=once, as_json=as_json, interval=interval)
         except KeyboardInterrupt:
             sys.exit(130)
 

@@ -84,7 +84,7 @@ class Site:
         if allow_control and token is None:
             raise ConfigurationError("allow_control needs a token: without one every visitor could stop the fleet")
         self._store = open_store(store)
-        self._own, self._name = isinstance(store, str), name_store(store, title)
+        self._own, self._name = isinstance(store, str), name_store(self._store, title)
         self._token, self._allow_control, self._show_keys = token, allow_control, show_keys
         self._hosts = None if hosts is None else {"localhost", *(name.lower() for name in hosts)}
         self._reader = Reader(self._store, show_keys=show_keys)

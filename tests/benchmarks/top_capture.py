@@ -46,8 +46,8 @@ def pictures(url: str) -> dict[int, str]:
 
     drawn: dict[int, str] = {}
     for width in _WIDTHS:
-        view = View(order="wait", most=6, name="", show_keys=False, store=name_store(url, "staging"))
         with contextlib.closing(open_store(url)) as store:
+            view = View(order="wait", most=6, name="", show_keys=False, store=name_store(store, "staging"))
             for _ in range(_REFRESHES):
                 shown = view.screen(view.look(store), width, live=True)
                 time.sleep(0.5)

@@ -271,7 +271,7 @@ def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: st
         (["scale", "a*", "0.5"], "repeat the command with --yes"),
         (["pause", "api", "--key", "k" * 1001, "--yes"], "the key has 1001 characters: a rule takes 1000 at most"),
         (["weight", "api", "t" * 1001, "3", "--yes"], "the tenant has 1001 characters: a rule takes 1000 at most"),
-        (["pause", "api", "--url", "memory://"], "needs a store that the whole fleet sees"),
+        (["pause", "api", "--url", "memory://"], "this store is not shared by a fleet"),
         (["pause", "api", "--url", "redis://:hunter2@127.0.0.1:1/0"], "the store gave no usable answer"),
         (["pause", "api", "--url", "gopher://:hunter2@x"], "no store is known"),
         (["history", "--url", "redis://:hunter2@127.0.0.1:1/0"], "the store gave no usable answer"),

@@ -15,6 +15,7 @@ from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 
 __all__ = [
+    "OF_SENTINELS",
     "Correction",
     "Lease",
     "Request",
@@ -29,6 +30,7 @@ __all__ = [
     "key_of",
 ]
 
+OF_SENTINELS = " of the Sentinels "
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -271,10 +273,14 @@ class SupportsScan(Protocol):
 
 
 def is_same_address(one: str, other: str) -> bool:
-    """Whether two values of a store's `address` mean the same database. All names of this machine count as equal."""
+    """
+    Whether two values of a store's `address` mean the same database. All names of this machine count as equal, and so
+    do all Sentinels.
+    """
     return bool(one) and _plain(one) == _plain(other)
 
 
 def _plain(address: str) -> str:
+    service, is_service, _ = address.partition(OF_SENTINELS)
     host, colon, rest = address.rpartition(":")
-    return f"localhost{colon}{rest}" if host in _LOOPBACK else address
+    return service if is_service else f"localhost{colon}{rest}" if host in _LOOPBACK else address

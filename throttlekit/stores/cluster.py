@@ -54,6 +54,7 @@ class RedisClusterStore(RedisStore):
         super().__init__(self._node_url, timeout=timeout)
         if self._client.connection_pool.connection_kwargs.get("db", 0) != 0:
             raise ConfigurationError("a cluster has only database 0: leave the number out of its URL")
+        self.address = f"{self.address.removesuffix('/0')}, cluster"
         self._cluster: Any = None
         self._connect_lock = threading.Lock()
         self._connect_error: tuple[float, Exception] | None = None

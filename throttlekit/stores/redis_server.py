@@ -21,7 +21,7 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import key_of
+from throttlekit.stores.base import OF_SENTINELS, key_of
 from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_failure, is_replica, map_error
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import Script, command
@@ -175,7 +175,8 @@ def address_of(pool: Any) -> str:
     options = pool.connection_kwargs
     database = options.get("db") or 0
     if hasattr(pool, "sentinel_manager"):
-        return f"service {pool.service_name}/{database} of the Sentinels"
+        hosts = [address_of(each.connection_pool).partition("/")[0] for each in pool.sentinel_manager.sentinels]
+        return f"service {pool.service_name}/{database}{OF_SENTINELS}{','.join(hosts)}"
     if "path" in options:
         return f"{options['path']}?db={database}"
     host = str(options.get("host", "localhost"))

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +21,6 @@ from throttlekit.fleet.browse import tenants_of
 from throttlekit.fleet.snapshot import FleetStore, look
 from throttlekit_cli.formatting import printable
 from throttlekit_cli.state import ORDERS, FleetState, fleet_state
-from throttlekit_cli.store import open_store
 from throttlekit_cli.top.keyboard import ESCAPE, PAGE_DOWN, PAGE_UP, Keyboard
 from throttlekit_cli.top.screen import Row, foot_of, head_of, help_of, pages_of, rows_of, table_of, wrap
 
@@ -124,29 +122,27 @@ class View:
         return self._history
 
 
-def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> None:
+def top(store: FleetStore, view: View, *, once: bool, as_json: bool, interval: float) -> None:
     """
     Show the fleet until the operator interrupts it, or only *once*.
 
     Raises:
-        ConfigurationError: The URL is not valid.
         StoreUnavailable: The store did not answer the first time.
     """
-    with closing(open_store(url)) as store:
-        fleet = view.look(store)
-        if as_json:
-            while True:
-                print(json.dumps(view.data(fleet)), flush=True)
-                if once:
-                    return
-                time.sleep(interval)
-                fleet = view.look(store)
-        has_width = sys.stdout.isatty() or os.environ.get("COLUMNS")
-        console = Console(highlight=False, width=None if has_width else _WIDTH)
-        if once or not console.is_terminal:
-            console.print(view.screen(fleet, console.width))
-            return
-        _live(store, view, fleet, console, interval)
+    fleet = view.look(store)
+    if as_json:
+        while True:
+            print(json.dumps(view.data(fleet)), flush=True)
+            if once:
+                return
+            time.sleep(interval)
+            fleet = view.look(store)
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS")
+    console = Console(highlight=False, width=None if has_width else _WIDTH)
+    if once or not console.is_terminal:
+        console.print(view.screen(fleet, console.width))
+        return
+    _live(store, view, fleet, console, interval)
 
 
 def _live(store: Any, view: View, fleet: FleetState, console: Console, interval: float) -> None:
