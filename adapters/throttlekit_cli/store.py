@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from throttlekit import ConfigurationError, Limiter
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._wiring import wiring_of
@@ -11,7 +9,7 @@ from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.base import Store
 from throttlekit_cli.formatting import printable
 
-__all__ = ["address_of_url", "name_store", "open_store"]
+__all__ = ["name_store", "open_store"]
 
 _TIMEOUT_S = 5.0
 _UNNAMED = "a store without a readable name"
@@ -44,17 +42,6 @@ def name_store(store: StoreAccess, title: str = "") -> str:
     """
     title, name = title.strip()[:_LONGEST_TITLE], store.address or _UNNAMED
     return printable(f"{title} ({name})" if title else name)
-
-
-def address_of_url(url: str) -> str:
-    """Return the host:port/database of *url*, or "" if it does not name a single server."""
-    import redis
-
-    from throttlekit.stores.redis_server import address_of
-
-    with contextlib.suppress(redis.RedisError, ValueError, TypeError):
-        return address_of(redis.ConnectionPool.from_url(url.replace("valkey", "redis", 1)))
-    return ""
 
 
 def _patient(url: str) -> str:

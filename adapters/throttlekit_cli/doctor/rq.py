@@ -9,14 +9,15 @@ from typing import Any
 import redis
 from rq import Queue, Worker
 
-from throttlekit import ConfigurationError, StoreUnavailable
+from throttlekit import ConfigurationError, Limiter, StoreUnavailable
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.fleet.definitions import definitions_of
 from throttlekit.stores.base import is_same_address
+from throttlekit.stores.redis_server import address_of
 from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.doctor.imports import ExaminationError
 from throttlekit_cli.doctor.same_store import at_address
-from throttlekit_cli.store import address_of_url, open_store
+from throttlekit_cli.store import open_store
 from throttlekit_rq._promoter import look
 from throttlekit_rq._waiting import promoted_by
 from throttlekit_rq._wire import LATE_IMPORT, logged_key
@@ -37,7 +38,7 @@ def examine(url: str, store_url: str | None) -> Iterator[Finding]:
         raise ExaminationError(f"RQ's Redis does not answer: {type(error).__name__}") from None
     if not queues:
         yield _note("There is no queue yet: enqueue a job, or start a worker, and run this again.")
-    yield from _store(connection, store_url, url)
+    yield from _store(connection, store_url)
     if workers and store_url is not None and not _has_reports(store_url):
         yield _warning(
             f"RQ has {len(workers)} workers, and none has used a limit with the store at --url in the last hour.",
@@ -49,15 +50,15 @@ def examine(url: str, store_url: str | None) -> Iterator[Finding]:
     connection.close()
 
 
-def _store(connection: Any, url: str | None, rq_url: str) -> Iterator[Finding]:
+def _store(connection: Any, url: str | None) -> Iterator[Finding]:
     """Check whether workers count in RQ's database, as they do if no store is configured for them."""
     if not connection.exists(fleet_name("limits")):
         return
-    own = address_of_url(rq_url)
-    if url is not None and not is_same_address(address_of_url(url), own):
+    own, theirs = address_of(connection.connection_pool), "" if url is None else Limiter(url).store_address
+    if url is not None and not is_same_address(theirs, own):
         yield _fault(
             f"Workers have counted in RQ's database{at_address(own)} in the last hour, and not in --url"
-            f"{at_address(address_of_url(url))}: no store is configured for them.",
+            f"{at_address(theirs)}: no store is configured for them.",
             "call configure(limiter) in the module of `rq worker -c`, or set THROTTLEKIT_URL for the workers",
         )
     else:

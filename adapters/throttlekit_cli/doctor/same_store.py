@@ -12,7 +12,6 @@ from throttlekit.fleet.definitions import by_name, without_replaced
 from throttlekit.fleet.snapshot import look
 from throttlekit_cli.doctor.findings import Finding, findings_about
 from throttlekit_cli.formatting import format_duration, format_limit, format_slowed, printable
-from throttlekit_cli.store import address_of_url
 
 __all__ = ["at_address", "compare_stores", "examine_reports"]
 
@@ -39,8 +38,8 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
     if url is not None and not _is_same(limiter, url):
         yield fault(
             f"The application's limiter counts in another store{at_address(own)} than "
-            f"--url{at_address(address_of_url(url))}: --url does not show its workers, and a change there has no "
-            "effect on them.",
+            f"--url{at_address(Limiter(url).store_address)}: --url does not show its workers, and a change there has "
+            "no effect on them.",
             "name the store of the application: the URL in its Limiter(…)",
         )
     if limiter.counts_at(broker):
@@ -91,7 +90,7 @@ def _is_same(limiter: Limiter, url: str) -> bool:
         return not limiter.peek(test_limit).allowed
     except StoreUnavailable:
         # The application's server may not be reachable from here: only the addresses can be compared.
-        return not limiter.store_address or limiter.counts_at(address_of_url(url))
+        return not limiter.store_address or limiter.counts_at(other.store_address)
     finally:
         with contextlib.suppress(StoreUnavailable):
             other.reset(test_limit)
