@@ -7,12 +7,11 @@ from typing import Any
 
 from django.contrib import admin  # type: ignore[import-untyped]
 from django.core.exceptions import PermissionDenied  # type: ignore[import-untyped]
-from django.core.signals import setting_changed  # type: ignore[import-untyped]
 from django.http import HttpResponse  # type: ignore[import-untyped]
 from django.urls import path, re_path  # type: ignore[import-untyped]
 from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
 
-from throttlekit import ConfigurationError
+from throttlekit import ConfigurationError, Limiter
 from throttlekit_django._settings import PAGE_OPTIONS, get_limiter, read_options
 from throttlekit_django.models import Limits
 from throttlekit_web import Request, Site
@@ -47,18 +46,14 @@ def _page(request: Any, below: str = "") -> HttpResponse:
     body = request.read(MAX_BODY + 1)
     page_request = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, body, root)
     try:
-        answer = _site().handle(page_request)
+        answer = _site(get_limiter()).handle(page_request)
     except ConfigurationError as error:  # in the setting; the system checks report most of them earlier
         return HttpResponse(f"{error}\n".encode(), status=503, content_type="text/plain; charset=utf-8")
     return HttpResponse(answer.body, status=answer.status, headers=answer.headers)
 
 
 @lru_cache(maxsize=1)
-def _site() -> Site:
+def _site(limiter: Limiter) -> Site:
+    """Return the page of the project's *limiter*. A change of the setting, in a test, makes another limiter."""
     options: dict[str, Any] = {"token": None, **read_options()}
-    return Site(get_limiter(), **{name: value for name, value in options.items() if name in PAGE_OPTIONS})
-
-
-@setting_changed.connect  # type: ignore[untyped-decorator]
-def _forget_site(**_: object) -> None:
-    _site.cache_clear()
+    return Site(limiter, **{name: value for name, value in options.items() if name in PAGE_OPTIONS})
