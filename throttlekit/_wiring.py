@@ -131,7 +131,7 @@ class Wired:
         stores = self._wiring.stores
         waker = Waker(stores, free, start, give_back=give_back, ahead_us=ahead_us, roams=roams, relays=relays)
         if self.fleet is not None:
-            self.fleet.on_change(waker.on_limits_changed)
+            self.fleet.follower.add_listener(waker.on_limits_changed)
         return waker
 
     def make_relay(self, owner: str, free: int, send: Callable[[dict[str, Any]], None]) -> Relay:

@@ -48,16 +48,16 @@ def test_each_rule_takes_effect(control: Control, limiter: Limiter) -> None:
     """A new rate and shadow mode take effect, and so do their ends."""
     assert reason(limiter) == "allowed"
     control.set("api", "1/day", burst=1)
-    limiter.fleet.follow()
+    limiter.fleet.follower.follow()
     assert [reason(limiter) for _ in range(2)] == ["allowed", "exhausted"]
     control.shadow("api")
-    limiter.fleet.follow()
+    limiter.fleet.follower.follow()
     assert [reason(limiter) for _ in range(3)] == ["allowed"] * 3
     control.enforce("api")
-    limiter.fleet.follow()
+    limiter.fleet.follower.follow()
     assert reason(limiter) != "allowed"
     control.unset("api")
-    limiter.fleet.follow()
+    limiter.fleet.follower.follow()
     assert limiter.peek(LIMIT).remaining == 0, "no change grants a unit"
     wait_until(lambda: reason(limiter) == "allowed", description="the bucket fills at its own rate again")
 
@@ -69,7 +69,7 @@ def test_a_rate_that_is_set_keeps_waitlist_and_pause(redis_url: str, control: Co
     """
     limit = TokenBucket("api", "1/d", burst=20)
     with contextlib.closing(Limiter(patient(redis_url))) as outdated:
-        outdated.fleet.follow()
+        outdated.fleet.follower.follow()
         outdated.fleet.overrides._follower.follow = lambda: None  # type: ignore[method-assign]
         taken = outdated.acquire(limit, cost=20)
         outdated.acquire(limit, job=Job(id="first"))
@@ -155,7 +155,7 @@ def test_a_clock_that_steps_back_extends_no_rule(client: Any, control: Control, 
     assert kept["until"] - kept["since"] == 30_000_000
     assert kept["since"] <= int(client.time()[0] + 1) * 1_000_000
     assert kept["by"] == "ann"
-    limiter.fleet.follow()
+    limiter.fleet.follower.follow()
     assert client.hget(RULES, field_of("pause", "api", None)) == value, (
         "the rule is corrected once, and not with each run"
     )
@@ -167,11 +167,11 @@ def test_a_pause_is_for_every_key_or_for_one(control: Control, limiter: Limiter)
     assert reason(limiter, KEYED, account=7) == "paused"
     assert reason(limiter, KEYED, account=8) == "allowed"
     control.pause(KEYED)
-    limiter.fleet.follow()
+    limiter.fleet.follower.follow()
     assert reason(limiter, KEYED, account=8) == "paused"
     (one, other) = control.resume(KEYED)
     assert {one.part, other.part} == {None, "7"}
-    limiter.fleet.follow()
+    limiter.fleet.follower.follow()
     assert reason(limiter, KEYED, account=7) == "allowed"
 
 
@@ -293,7 +293,7 @@ def test_live_control_works_on_a_cluster(cluster: Cluster) -> None:
         for account in range(9):
             assert reason(limiter, KEYED, account=account) == "allowed"
         control.pause(KEYED)
-        limiter.fleet.follow()
+        limiter.fleet.follower.follow()
         assert reason(limiter, KEYED, account=1) == "paused"
         control.resume(KEYED)
         limiter.pause(KEYED, 60, key=1)

@@ -181,6 +181,6 @@ def test_an_operator_may_name_any_key_and_tenant(redis_url: str) -> None:
             ("shared", HALF, f"ann{HALF}"),
         ]
         assert limiter.fleet is not None
-        limiter.fleet.follow()
+        limiter.fleet.follower.follow()
         assert limiter.acquire(KEYED, job=job()).reason == "paused"
         assert limiter.acquire(UNRELATED)

@@ -230,11 +230,11 @@ def test_live_control_reaches_all_groups(limiter: Limiter) -> None:
     assert all(limiter.acquire(limit, cost=5) for limit in (API, LLM))
     control = Control(limiter, by="ann@ops")
     control.pause("llm-chat")
-    limiter.fleet.follow()  # type: ignore[union-attr]
+    limiter.fleet.follower.follow()  # type: ignore[union-attr]
     assert limiter.acquire(LLM, job=Job(id="1")).reason == "paused"
     control.resume("llm-chat")
     control.reset("llm-chat")
-    limiter.fleet.follow()  # type: ignore[union-attr]
+    limiter.fleet.follower.follow()  # type: ignore[union-attr]
     assert limiter.peek(LLM, cost=0).remaining == 5
     assert limiter.peek(API, cost=0).remaining == 0
     assert limiter.acquire(LLM, cost=3)

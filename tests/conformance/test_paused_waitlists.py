@@ -119,7 +119,7 @@ def test_a_job_held_back_by_a_pause_stops_no_job_of_another_limit(worker: Worker
     for number in range(10):
         worker.send(f"both-{number}", RATE, OTHER)
     control.pause(OTHER)
-    worker.limiter.fleet.follow()  # type: ignore[union-attr]
+    worker.limiter.fleet.follower.follow()  # type: ignore[union-attr]
     for number in range(10):
         worker.send(f"rate-{number}", RATE)
     wait_until(lambda: {f"rate-{number}" for number in range(10)} <= {*worker.ran}, description="the others ran")

@@ -364,7 +364,7 @@ def test_a_denied_request_is_no_deferred_job(redis_url: str) -> None:
         assert limiter.fleet is not None
         assert limiter.fleet.activity.counts.take()[1] == [], "no job is reported as waiting"
         control.pause(THING.name)
-        limiter.fleet.follow()
+        limiter.fleet.follower.follow()
         paused = limiter.acquire(THING, job=request, delivery=at_once)
     with Limiter(f"redis://127.0.0.1:{free_port()}/0", plugins=[Plugin()]) as limiter:
         away = limiter.acquire(THING, job=request, delivery=at_once)

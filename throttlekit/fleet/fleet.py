@@ -34,10 +34,10 @@ class Fleet:
         self, store: StoreAccess, owner: object, take_grants: Callable[[], list[tuple[Limit, str, int, int]]]
     ) -> None:
         self._take_grants = take_grants
-        self._follower = RuleFollower(store)
-        self.overrides = Overrides(self._follower)
+        self.follower = RuleFollower(store)
+        self.overrides = Overrides(self.follower)
         self.activity = Activity(store)
-        self._reporter = Reporter([self._follower.follow, self._count, lambda: self.activity.report()])
+        self._reporter = Reporter([self.follower.follow, self._count, lambda: self.activity.report()])
         weakref.finalize(owner, self._reporter.abandon)
 
     @property
@@ -45,23 +45,10 @@ class Fleet:
         """Whether `has_overrides` needs no round trip in this process."""
         return self._reporter.is_running
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call *listener*, a method, after each change of the rules, as long as its object exists."""
-        self._follower.add_listener(listener)
-
     def has_overrides(self) -> bool:
         """Whether a rule is in force, for any limit. Only the first call in a process sends a request to the store."""
         self._reporter.ensure_started()
-        return bool(self._follower.rules)
-
-    def follow(self) -> None:
-        """
-        Read the rules that are in force now.
-
-        Raises:
-            StoreUnavailable: The store did not answer. The rules stay as they were.
-        """
-        self._follower.follow()
+        return bool(self.follower.rules)
 
     def count(
         self, decision: Decision, claims: Sequence[Claim], answer: Answer, waited: Waited, job: Job | None

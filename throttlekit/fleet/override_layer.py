@@ -112,7 +112,7 @@ class OverrideLayer:
             decision = replace(decision, delay=max(decision.delay, found.in_us / 1_000_000))
         if call.peek:
             return decision
-        now_us = fleet.overrides.now_us()
+        now_us = fleet.follower.now_us()
         back_us = now_us + round(decision.delay * 1_000_000)
         answer = Answer(Reason.PAUSED, 0, now_us, back_us, (None,))
         fleet.count(decision, [claim], answer, waited, job)

@@ -70,14 +70,9 @@ class Overrides:
         self._denied_log = Every()
         follower.add_listener(self._forget_made)
 
-    @property
-    def rules(self) -> dict[str, Rules]:
-        """The rules in force; nearly always empty."""
-        return self._follower.rules
-
     def weight_of(self, limit: str, tenant: str) -> float | None:
         """Return the weight that an operator set for *tenant* of the limit named *limit*, or None."""
-        own = self.rules.get(limit)
+        own = self._follower.rules.get(limit)
         rule = own.weight.get(tenant) if own is not None else None
         return None if rule is None or rule.over(self._follower.now_us()) else rule.weight
 
@@ -92,7 +87,7 @@ class Overrides:
             ConfigurationError: A key, a tier or a cost cannot be computed.
             CostExceedsLimit: The declared rate cannot admit the cost either.
         """
-        rules, now_us, job = self.rules, self._follower.now_us(), call.real_job
+        rules, now_us, job = self._follower.rules, self._follower.now_us(), call.real_job
         limits, shadow, paused = list[Limit](), list[tuple[Limit, Rule | None]](), list[Paused]()
         for each in call.limits:
             own, scale = rules.get(each.name, _NO_RULES), self._scale(each.name, now_us)
@@ -122,7 +117,7 @@ class Overrides:
         except CostExceedsLimit as error:
             if error.cost > declared.most:
                 raise
-            own, now_us = self.rules.get(declared.name, _NO_RULES), self._follower.now_us()
+            own, now_us = self._follower.rules.get(declared.name, _NO_RULES), self._follower.now_us()
             scale = self._scale(declared.name, now_us)
             is_scaled = scale is not None and error.cost <= self._alter(declared, own.set, None, now_us).most
             rule = scale if is_scaled else own.set.get(declared.of_tier)
@@ -139,10 +134,6 @@ class Overrides:
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> list[Limit]:
         """Return *limits* with the rules applied. For a job, the limit of its tier replaces a limit with tiers."""
         return [self._in_force(declared, job) for declared in limits]
-
-    def now_us(self) -> int:
-        """Return the time by which rules begin and end: that of the store's clock, in µs."""
-        return self._follower.now_us()
 
     def deny_during_pause(self, claim: Claim, rule: Rule, waited: Waited) -> Decision:
         """
@@ -178,14 +169,14 @@ class Overrides:
 
     def _in_force(self, declared: Limit, job: Job | None) -> Limit:
         now_us = self._follower.now_us()
-        own, scale = self.rules.get(declared.name), self._scale(declared.name, now_us)
+        own, scale = self._follower.rules.get(declared.name), self._scale(declared.name, now_us)
         if (own is None and scale is None) or (job is None and declared.varies):
             return declared
         return self._alter(declared.for_job(job), (own or _NO_RULES).set, scale, now_us)
 
     def _scale(self, name: str, now_us: int) -> Rule | None:
         """Return the rule that scales the limit *name*: its own, or the matching pattern with the lowest factor."""
-        own = self.rules.get(name, _NO_RULES).scale.get(None)
+        own = self._follower.rules.get(name, _NO_RULES).scale.get(None)
         if own is not None and not own.over(now_us):
             return own
         patterns = self._follower.patterns

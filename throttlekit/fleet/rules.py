@@ -140,36 +140,33 @@ def rule_of(field: Any, data: Any) -> Rule | None:
     """Return the rule of a stored *field* and its *data*; None if they are damaged, foreign, or of a later version."""
     try:
         what, name, part = field
-        version, rate, burst = data["v"], data.get("rate"), data.get("burst")
-        since_us, until_us, by = data["since"], data["until"], data["by"]
-        weight, factor = data.get("weight"), data.get("factor")
+        rule = Rule(
+            what=what,
+            name=name,
+            part=part,
+            since_us=data["since"],
+            until_us=data["until"],
+            by=data["by"],
+            rate=data.get("rate"),
+            burst=data.get("burst"),
+            weight=data.get("weight"),
+            factor=data.get("factor"),
+        )
+        version = data["v"]
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    right = (
+    is_valid = (
         version == _VERSION
-        and all(isinstance(text, str) for text in (what, name, by))
+        and all(isinstance(text, str) for text in (what, name, rule.by))
         and what in get_args(What)
         and isinstance(part, (str, type(None)))
-        and all(type(at) is int and 0 <= at <= LARGEST_EXACT for at in (since_us, until_us))
-        and type(burst) in (int, type(None))
-        and (type(rate) in (int, str) if what == "set" else rate is None)
-        and (is_weight(weight) and part is not None if what == "weight" else weight is None)
-        and (is_factor(factor) and part is None if what == "scale" else factor is None)
+        and all(type(at) is int and 0 <= at <= LARGEST_EXACT for at in (rule.since_us, rule.until_us))
+        and type(rule.burst) in (int, type(None))
+        and (type(rule.rate) in (int, str) if what == "set" else rule.rate is None)
+        and (is_weight(rule.weight) and part is not None if what == "weight" else rule.weight is None)
+        and (is_factor(rule.factor) and part is None if what == "scale" else rule.factor is None)
     )
-    if not right:
-        return None
-    return Rule(
-        what=what,
-        name=name,
-        part=part,
-        since_us=since_us,
-        until_us=until_us,
-        by=by,
-        rate=rate,
-        burst=burst,
-        weight=weight,
-        factor=factor,
-    )
+    return rule if is_valid else None
 
 
 def parse_rule(field: bytes | str, value: bytes | str) -> Rule | None:

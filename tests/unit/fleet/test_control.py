@@ -56,7 +56,7 @@ class Fleet:
         self.store = RuleStore(self.clock)
         self.shadowed: list[ShadowDenied] = []
         self.limiter = Limiter(self.store, plugins=[self])
-        self.limiter.fleet._follower._clock = lambda: self.clock() / 1_000_000
+        self.limiter.fleet.follower._clock = lambda: self.clock() / 1_000_000
 
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
@@ -66,11 +66,11 @@ class Fleet:
         """Replace the rules that were set before."""
         known = [replace(rule, since_us=rule.since_us or self.clock(), by="ann") for rule in rules]
         self.store.rules = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule))) for rule in known]
-        self.limiter.fleet.follow()
+        self.limiter.fleet.follower.follow()
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.limiter.fleet.follow()
+        self.limiter.fleet.follower.follow()
 
     def decide(self, *limits: Limit, id: str = "1", delivery: Any = None, **arguments: Any) -> Decision:
         job = Job(id=id, queue="q", kwargs=arguments)
@@ -628,7 +628,7 @@ def test_last_known_rules_apply_during_an_outage(fleet: Fleet) -> None:
     fleet.set_rules(Rule(what="pause", name="partner"))
     fleet.store.fault = StoreUnavailable("away")
     with pytest.raises(StoreUnavailable):
-        fleet.limiter.fleet.follow()
+        fleet.limiter.fleet.follower.follow()
     assert fleet.decide(PARTNER).reason == "paused"
 
 
@@ -654,7 +654,7 @@ def test_unreadable_rule_is_ignored_with_one_line(
     fleet.set_rules(Rule(what="pause", name="other"))
     fleet.store.rules.append(entry)
     for _ in range(3):
-        fleet.limiter.fleet.follow()
+        fleet.limiter.fleet.follower.follow()
     assert fleet.decide(PARTNER)
     assert fleet.decide(OTHER).reason == "paused"
     assert caplog.text.count("which another release wrote") == 1
