@@ -149,7 +149,7 @@ def test_a_listener_receives_wakes_and_reports_a_new_subscription(store: RedisSt
         received.append((bucket, list(wakes)))
 
     listener = Listener(client, "tk1:other", receive, lambda: subscriptions.append(1))
-    assert listener.wait(10)
+    wait_until(lambda: subscriptions, description="the listener listens")
     store.decide([CLAIM], Requester(Caller.JOB, "one", "me"))
     store.decide([CLAIM], Requester(Caller.JOB, "two\x00 |,", "other"))
 

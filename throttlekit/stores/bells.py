@@ -62,18 +62,14 @@ class Listener:
         self._pause_s = _FIRST_PAUSE_S
         self._pubsub: Any = None
         self._closed = threading.Event()
-        self._listens = threading.Event()
+        self._listens = False
         self._thread = threading.Thread(target=self._run, name="throttlekit-listener", daemon=True)
         self._thread.start()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait up to *seconds* until the listener listens. Return whether it does."""
-        return self._listens.wait(seconds)
 
     def begin_to_close(self) -> None:
         """Interrupt the thread, which may otherwise wait up to a second for a message."""
         self._closed.set()
-        if self._listens.is_set():
+        if self._listens:
             with suppress(RedisError, OSError):
                 self._pubsub.unsubscribe(self._channel)
 
@@ -94,7 +90,7 @@ class Listener:
                 self._closed.wait(self._pause_s)
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             finally:
-                self._listens.clear()
+                self._listens = False
                 pubsub.close()
 
     def _listen(self, pubsub: Any, began: float) -> None:
@@ -109,7 +105,7 @@ class Listener:
     def _read(self, message: dict[str, Any]) -> None:
         if message["type"] == "subscribe":
             self._pause_s = _FIRST_PAUSE_S
-            self._listens.set()
+            self._listens = True
             self._missed()
         elif message["type"] == "message":
             self._on_wakes(*bell_of(message["data"]))
