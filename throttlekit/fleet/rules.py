@@ -25,7 +25,6 @@ __all__ = [
     "check_rate",
     "data_of",
     "field_of",
-    "is_factor",
     "parse_rule",
     "plain",
     "round_factor",
@@ -164,7 +163,7 @@ def rule_of(field: Any, data: Any) -> Rule | None:
         and type(rule.burst) in (int, type(None))
         and (type(rule.rate) in (int, str) if what == "set" else rule.rate is None)
         and (is_weight(rule.weight) and part is not None if what == "weight" else rule.weight is None)
-        and (is_factor(rule.factor) and part is None if what == "scale" else rule.factor is None)
+        and (_is_factor(rule.factor) and part is None if what == "scale" else rule.factor is None)
     )
     return rule if is_valid else None
 
@@ -187,7 +186,7 @@ def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:
     return named
 
 
-def is_factor(factor: object) -> TypeGuard[float]:
+def _is_factor(factor: object) -> TypeGuard[float]:
     """Whether *factor* is a number from 0.001 to 1."""
     return not isinstance(factor, bool) and isinstance(factor, (int, float)) and _LEAST_FACTOR <= factor <= 1
 
@@ -199,7 +198,7 @@ def round_factor(factor: object) -> float:
     Raises:
         ConfigurationError: *factor* is not a number from 0.001 to 1.
     """
-    if not is_factor(factor):
+    if not _is_factor(factor):
         raise ConfigurationError(f"the factor must be a number from {_LEAST_FACTOR} to 1, not {safe_repr(factor)}")
     return thousandths(factor) / 1000
 

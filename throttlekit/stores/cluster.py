@@ -25,7 +25,7 @@ from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.redis_server import renew_pool_lock_after_fork
 
-__all__ = ["RedisClusterStore", "by_hash_slot"]
+__all__ = ["RedisClusterStore"]
 
 
 _N = TypeVar("_N", StoreClaim, Charge, Correction, Lease, Slowing)
@@ -64,7 +64,7 @@ class RedisClusterStore(RedisStore):
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
-        groups = by_hash_slot(claims)
+        groups = _by_hash_slot(claims)
         if len(groups) == 1:
             return super().decide(claims, requester, now_us, attempt=attempt)
         return decide_in_parts([Part(self, numbers) for numbers in groups], claims, requester, now_us, attempt=attempt)
@@ -74,14 +74,14 @@ class RedisClusterStore(RedisStore):
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         answers: dict[int, bool] = {}
-        for numbers in by_hash_slot(leases):
+        for numbers in _by_hash_slot(leases):
             answers.update(zip(numbers, super().renew([leases[i] for i in numbers], now_us), strict=True))
         return [answers[number] for number in range(len(leases))]
 
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
         """Run *call* for the items of each hash slot, even after one has failed. Then raise the first error."""
         errors: dict[str | None, StoreUnavailable] = {}
-        for numbers in by_hash_slot(items):
+        for numbers in _by_hash_slot(items):
             if self.part_of(items[numbers[0]].bucket) in errors:
                 continue  # its node is down: another call would cost another time-out
             try:
@@ -167,7 +167,7 @@ class RedisClusterStore(RedisStore):
 
     def _entries_of(self, claims: Sequence[StoreClaim], id: str, now_us: int | None) -> list[Where]:
         found: list[Where] = []
-        for numbers in by_hash_slot(claims):
+        for numbers in _by_hash_slot(claims):
             entries = super()._entries_of([claims[i] for i in numbers], id, now_us)
             found += [each._replace(claim=numbers[each.claim]) for each in entries]
         return found
@@ -197,7 +197,7 @@ class _NodeRefresh:
             lock.release()
 
 
-def by_hash_slot(items: Sequence[_N]) -> list[list[int]]:
+def _by_hash_slot(items: Sequence[_N]) -> list[list[int]]:
     """Return the numbers of *items*, in groups, one for each hash slot."""
     groups: dict[int, list[int]] = {}
     for number, each in enumerate(items):

@@ -24,7 +24,6 @@ __all__ = [
     "SentinelRefused",
     "UnknownService",
     "is_connection_failure",
-    "is_outage",
     "is_replica",
     "map_error",
     "remedy_of",
@@ -57,7 +56,7 @@ _OUTAGES = (
     exceptions.RedisClusterException,  # no node of the cluster answered
     exceptions.ClusterError,
 )
-"""These errors are outages, and so is each error with a row in `_REMEDIES`, except a wrong type: see `is_outage`."""
+"""These errors are outages, and so is each error with a row in `_REMEDIES`, except a wrong type: see `_is_outage`."""
 
 _MISSING_FUNCTION = re.compile(
     r"attempt to (?:call|index) (?:a nil value \()?(?:field|global) '(?:sha1hex|cjson|decode)'"
@@ -154,10 +153,10 @@ def map_error(error: Exception) -> ConfigurationError | StoreUnavailable:
             "fakeredis does: use Redis 6.2 or later, or Valkey; in tests, throttlekit.testing.in_memory"
         )
     message, remedy = f"the store gave no usable answer: {type(error).__name__}", _find_remedy(error)[1]
-    return StoreUnavailable(f"{message}: {remedy}" if remedy else message, part="" if is_outage(error) else None)
+    return StoreUnavailable(f"{message}: {remedy}" if remedy else message, part="" if _is_outage(error) else None)
 
 
-def is_outage(error: Exception) -> bool:
+def _is_outage(error: Exception) -> bool:
     """Whether *error*, one of `STORE_ERRORS`, means that other calls would fail as well."""
     sign, remedy = _find_remedy(error)
     if isinstance(error, _OUTAGES) or remedy:
