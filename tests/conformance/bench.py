@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from redis.crc import key_slot
@@ -12,7 +11,7 @@ from redis.crc import key_slot
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.answer import Answer, Caller, Requester
-from throttlekit._core.claim import UNIT, StoreClaim
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit.stores.base import Correction, Lease, Store
@@ -21,10 +20,7 @@ __all__ = [
     "EMPTY_REPORT",
     "NAME",
     "NOW_US",
-    "ONE",
     "SECOND_US",
-    "SLOW",
-    "STEP_US",
     "TEN",
     "Bench",
     "on_node",
@@ -37,10 +33,6 @@ SECOND_US = 1_000_000
 NAME = "conformance"
 """The name of every limit: their definitions differ, so their states stay apart, on one node of a cluster."""
 TEN = TokenBucket(NAME, "10/s", burst=5)
-ONE = TokenBucket(NAME, "10/s", burst=1)
-SLOW = TokenBucket(NAME, "1/s", burst=1)
-STEP_US = 100_000
-"""One unit of `TEN` and of `ONE`."""
 EMPTY_REPORT: dict[str, Any] = {
     "process": ["", ""],
     **{part: [] for part in ("limits", "jobs", "keys", "counts", "rates", "waits")},
@@ -69,14 +61,11 @@ class Bench:
     def decide(
         self,
         *limits: Limit,
-        key: str = "",
         cost: int | Sequence[int] | None = None,
         caller: Caller = Caller.WITHOUT_JOB,
         job: str = "",
         max_wait_us: int | None = None,
         holder: str = "",
-        tenant: str = "",
-        weight: int = 1,
     ) -> Answer:
         """
         Make one request for *limits*.
@@ -85,12 +74,9 @@ class Bench:
             cost: For all of them, or for each.
             job: The id of the requesting job, which waits if it is denied. Without it, the caller has no job.
             holder: The holder of the slots of concurrency limits.
-            tenant, weight: The tenant whose share of the limits the job takes, and the weight of that tenant.
         """
         costs = cost if isinstance(cost, Sequence) else [cost] * len(limits)
-        claims = [self.claim(limit, key, units, holder) for limit, units in zip(limits, costs, strict=True)]
-        if tenant:
-            claims = [replace(each, tenant=tenant, step=-(-each.cost * UNIT // weight)) for each in claims]
+        claims = [self.claim(limit, units, holder) for limit, units in zip(limits, costs, strict=True)]
         if job and caller is Caller.WITHOUT_JOB:
             caller = Caller.JOB
         if job and caller is not Caller.PEEK:
@@ -98,21 +84,21 @@ class Bench:
         requester = Requester(caller, job, _OWNER if job else "", _FREE if job else 0, max_wait_us)
         return self.store.decide(claims, requester, self.now_us)
 
-    def look(self, *limits: Limit, cost: int | None = None, key: str = "", job: str = "") -> Answer:
+    def look(self, *limits: Limit, cost: int | None = None, job: str = "") -> Answer:
         """Return the answer that `decide` would return, and take nothing."""
-        return self.decide(*limits, key=key, cost=cost, caller=Caller.PEEK, job=job)
+        return self.decide(*limits, cost=cost, caller=Caller.PEEK, job=job)
 
-    def woken_jobs(self, limit: Limit, key: str = "") -> list[str]:
+    def woken_jobs(self, limit: Limit) -> list[str]:
         """Return the woken jobs, which may request their units again now. The store wakes a few at a time."""
-        look = self.store.look(self.claim(limit, key), _OWNER, _FREE, (), self.now_us)
+        look = self.store.look(self.claim(limit), _OWNER, _FREE, (), self.now_us)
         return [wake.id for wake in look.wakes if not wake.in_us]
 
-    def admit_woken(self, limit: Limit, key: str = "", cost: int | None = None) -> list[str]:
+    def admit_woken(self, limit: Limit) -> list[str]:
         """Let each job request its units when it is woken. Return the jobs that are admitted now, in their order."""
         admitted: list[str] = []
-        while woken := self.woken_jobs(limit, key):
+        while woken := self.woken_jobs(limit):
             for id in woken:
-                assert self.decide(limit, key=key, cost=cost, job=id).allowed, f"{id} was woken"
+                assert self.decide(limit, job=id).allowed, f"{id} was woken"
             admitted += woken
         return admitted
 
@@ -120,12 +106,12 @@ class Bench:
         """Remove *job* from the waitlists of *limits*."""
         self.store.forget([self.claim(limit) for limit in limits], [job], now_us=self.now_us)
 
-    def pause(self, limit: Limit, for_us: int | None, *, key: str = "", emptied: bool = False) -> None:
-        self.store.pause([self.claim(limit, key)], for_us, now_us=self.now_us, emptied=emptied)
+    def pause(self, limit: Limit, for_us: int | None, *, emptied: bool = False) -> None:
+        self.store.pause([self.claim(limit)], for_us, now_us=self.now_us, emptied=emptied)
 
-    def lease(self, limit: Limit, holder: str, granted_us: int | None = None, cost: int | None = None) -> Lease:
-        claim = self.claim(limit, cost=cost, holder=holder)
-        return Lease(claim.bucket, claim.algorithm, self.now_us if granted_us is None else granted_us)
+    def lease(self, limit: Limit, holder: str) -> Lease:
+        claim = self.claim(limit, holder=holder)
+        return Lease(claim.bucket, claim.algorithm, self.now_us)
 
     def release(self, *leases: Lease) -> None:
         self.store.release(leases, now_us=self.now_us)
@@ -143,30 +129,29 @@ class Bench:
         if self._stop_listening is None:
             self._stop_listening = self.store.listen(_OWNER, lambda bucket, wakes: None, lambda: None)
 
-    def drain(self, *limits: Limit, key: str = "") -> None:
+    def drain(self, *limits: Limit) -> None:
         """Take the whole capacity of *limits*."""
         for limit in limits:
-            assert self.decide(limit, key=key, cost=limit.capacity).allowed, f"{limit} must be full before this"
+            assert self.decide(limit, cost=limit.capacity).allowed, f"{limit} must be full before this"
 
-    def settle(self, *limits: Limit, was: int, actual: int, granted_us: int | None = None) -> None:
-        """Correct a charge of *was* units to *limits*, made now or at *granted_us*, to *actual* units."""
+    def settle(self, *limits: Limit, was: int, actual: int) -> None:
+        """Correct a charge of *was* units to *limits*, made now, to *actual* units."""
         corrections: list[Correction] = []
         for limit in limits:
             algorithm = limit.bind(was, self.now_us)
             by = limit.bind(actual, self.now_us).size - algorithm.size
-            granted_us = self.now_us if granted_us is None else granted_us
-            corrections.append(Correction(self.claim(limit).bucket, algorithm, granted_us, by))
+            corrections.append(Correction(self.claim(limit).bucket, algorithm, self.now_us, by))
         self.store.settle(corrections, now_us=self.now_us)
 
-    def use(self, limit: Limit, key: str = "") -> Use:
+    def use(self, limit: Limit) -> Use:
         """Return the use of *limit* now."""
-        use = self.look(limit, key=key).uses[0]
+        use = self.look(limit).uses[0]
         assert use is not None, "an answer has the use of each claim"
         return use
 
-    def units_left(self, limit: Limit, key: str = "") -> int:
+    def units_left(self, limit: Limit) -> int:
         """Return how many units of *limit* are left now."""
-        return limit.remaining(self.use(limit, key), self.now_us)
+        return limit.remaining(self.use(limit), self.now_us)
 
     def is_unused(self, *limits: Limit) -> bool:
         """Whether all of *limits* are unused, and no job waits for them."""
@@ -174,20 +159,17 @@ class Bench:
             self.use(limit) == (0, self.now_us) and self.look(limit, cost=limit.capacity).allowed for limit in limits
         )
 
-    def count_admitted(self, limit: Limit, *, key: str = "") -> int:
+    def count_admitted(self, limit: Limit) -> int:
         """Take units one by one until the first denial, and return how many were admitted. Reserves no position."""
         admitted = 0
-        while self.decide(limit, key=key, cost=1, caller=Caller.WITHOUT_JOB, max_wait_us=0).allowed:
+        while self.decide(limit, cost=1, caller=Caller.WITHOUT_JOB, max_wait_us=0).allowed:
             admitted += 1
         return admitted
 
-    def reset(self, limit: Limit) -> None:
-        self.store.reset([self.claim(limit).bucket])
-
-    def claim(self, limit: Limit, key: str = "", cost: int | None = None, holder: str = "") -> StoreClaim:
+    def claim(self, limit: Limit, cost: int | None = None, holder: str = "") -> StoreClaim:
         algorithm = limit.bind(1 if cost is None else cost, self.now_us, holder)
         name = f"{limit.name}-{limit.fingerprint}" if self.spread else limit.name
-        bucket = bucket_name(name, key, limit.fingerprint)
+        bucket = bucket_name(name, "", limit.fingerprint)
         units = 1 if cost is None else cost
         return StoreClaim(bucket, algorithm, units, limit.queue)
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 
-from conformance.bench import Bench
 from support.servers.processes import Cluster, patient
 from throttlekit import Control, Limiter
 from throttlekit.stores import MemoryStore, Store
@@ -60,10 +59,3 @@ def store_named(name: str, request: pytest.FixtureRequest) -> Store:
     if name == "cluster":
         return request.getfixturevalue("cluster_store")  # type: ignore[no-any-return]
     return RedisStore(request.getfixturevalue("redis_url"), timeout=5)
-
-
-@pytest.fixture(params=["memory", "redis", "cluster"])
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """A bench on each kind of store."""
-    with contextlib.closing(Bench(store_named(request.param, request))) as bench:
-        yield bench

@@ -95,24 +95,6 @@ def test_each_limit_is_counted_in_the_store_of_its_group(limiter: Limiter, clien
     assert limiter.acquire(LLM)
 
 
-def test_a_job_of_two_stores_takes_all_or_nothing(limiter: Limiter) -> None:
-    """After a denial in one store, the other returns its units and slots; an admitted job is charged in both."""
-    assert limiter.acquire(LLM, cost=5)
-    for limits in ([API, LLM], [LLM, API]):
-        denied = limiter.acquire(*limits, job=Job(id="1"))
-        assert (denied.allowed, denied.limit) == (False, LLM)
-    assert limiter.peek(API, cost=0).remaining == 5
-    assert limiter.acquire(API, cost=5)
-    assert limiter.acquire(GPU, API, job=Job(id="2")).limit == API
-    assert limiter.peek(GPU, cost=0).remaining == 4
-    limiter.reset(API)
-    granted = limiter.acquire(API, GPU)
-    assert granted.allowed
-    assert (limiter.peek(API, cost=0).remaining, limiter.peek(GPU, cost=0).remaining) == (4, 2)
-    limiter.cancel(granted)
-    assert (limiter.peek(API, cost=0).remaining, limiter.peek(GPU, cost=0).remaining) == (5, 4)
-
-
 def test_the_first_matching_pattern_selects_the_store() -> None:
     """The first pattern that matches counts, a pattern without "*" is one name, and other limits use the default."""
     stores = {name: MemoryStore() for name in ("default", "exact", "group", "all")}

@@ -1,6 +1,7 @@
 """
-One request for several limits takes all or nothing, with any algorithms: in one script, across the hash slots of a
-cluster, and across two stores, where claims are charged one after the other and returned if one denies.
+One request for several limits takes all or nothing, with any algorithms: in one script of a cluster, across its hash
+slots, and across two stores, where claims are charged one after the other and returned if one denies. (For one script
+of the other stores: see test_stores.py.)
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.bench import NOW_US, SECOND_US, SLOW, STEP_US, TEN, Bench
-from conformance.cases import FIVE_CASES, Case
+from conformance.bench import NAME, NOW_US, SECOND_US, TEN, Bench
 from conformance.conftest import store_named
 from support.threads import run_in_threads
-from throttlekit import Concurrency
+from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow
 from throttlekit._core.answer import Caller, Reason
 from throttlekit._core.limit.base import Limit
 from throttlekit.stores import MemoryStore
 from throttlekit.stores.grouped import GroupedStore
 
 START_US = NOW_US + 20 * SECOND_US
-FIVE = [case.limit for case in FIVE_CASES]
-TOGETHER = ["memory", "redis", "cluster"]
+TOGETHER: list[Limit] = [FixedWindow(NAME, "5/m"), SlidingLog(NAME, "5/m")]
+"""Limits whose next units are all admitted at the same time."""
+FIVE: list[Limit] = [TEN, LeakyBucket(NAME, "10/s"), TOGETHER[0], SlidingWindow(NAME, "5/m"), TOGETHER[1]]
 SPREAD = ["across hash slots", "across stores"]
-each_case = pytest.mark.parametrize("case", FIVE_CASES, ids=lambda case: case.label)
+each_limit = pytest.mark.parametrize("limit", FIVE, ids=lambda limit: limit.algorithm)
 
 
-@pytest.fixture(params=[*TOGETHER, *SPREAD])
+@pytest.fixture(params=["cluster", *SPREAD])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """A bench at the twentieth second of a minute. If claims are spread, each limit has a separate name."""
     spread = request.param in SPREAD
@@ -39,13 +40,6 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with contextlib.closing(Bench(store, spread=spread)) as bench:
         bench.now_us = START_US
         yield bench
-
-
-@pytest.fixture
-def in_one_script(request: pytest.FixtureRequest, bench: Bench) -> Bench:
-    if bench.spread:
-        pytest.skip("only if all claims are decided at the same time")
-    return bench
 
 
 def _units_left(bench: Bench) -> list[int]:
@@ -71,43 +65,43 @@ def test_a_grant_charges_each_limit_its_own_cost(bench: Bench) -> None:
     assert _units_left(bench) == [0, 0, 2, 5, 3]
 
 
-@each_case
-def test_a_denial_by_one_limit_changes_no_other(bench: Bench, case: Case) -> None:
+@each_limit
+def test_a_denial_by_one_limit_changes_no_other(bench: Bench, limit: Limit) -> None:
     """
     A denial changes no unit and no time of the other limits, in any order, used or unused. A job that waits takes
     nothing either.
     """
-    others = [limit for limit in FIVE if limit != case.limit]
-    bench.drain(case.limit)
+    others = [each for each in FIVE if each != limit]
+    bench.drain(limit)
     for used in (False, True):
         if used:
-            for limit in others:
-                assert bench.decide(limit, cost=min(2, limit.capacity)).allowed
+            for each in others:
+                assert bench.decide(each, cost=min(2, each.capacity)).allowed
                 bench.now_us += 1_000
-        before = [_read_state(bench, limit) for limit in others]
+        before = [_read_state(bench, each) for each in others]
         for first in range(5):
             limits = [*FIVE[first:], *FIVE[:first]]
             for caller, job in ((Caller.PEEK, ""), (Caller.WITHOUT_JOB, ""), (Caller.JOB, "waits")):
                 answer = bench.decide(*limits, caller=caller, job=job)
                 assert (answer.allowed, answer.retry_us > bench.now_us) == (False, True), answer
             bench.forget(*limits, job="waits")
-        assert [_read_state(bench, limit) for limit in others] == before
+        assert [_read_state(bench, each) for each in others] == before
 
 
-@each_case
-def test_a_woken_job_is_admitted_before_newcomers(bench: Bench, case: Case) -> None:
+@each_limit
+def test_a_woken_job_is_admitted_before_newcomers(bench: Bench, limit: Limit) -> None:
     """A job that waits for one of five limits is admitted when it is woken, and no newcomer is admitted before it."""
-    bench.drain(case.limit)
-    ids = [f"job {number}" for number in range(1 + case.together)]
+    bench.drain(limit)
+    ids = [f"job {number}" for number in range(6 if limit in TOGETHER else 2)]
     for id in ids:
         denied = bench.decide(*FIVE, job=id)
-        assert (denied.reason, FIVE[denied.claim]) == (Reason.EXHAUSTED, case.limit)
-    bench.now_us = bench.look(case.limit, job=ids[0]).retry_us
+        assert (denied.reason, FIVE[denied.claim]) == (Reason.EXHAUSTED, limit)
+    bench.now_us = bench.look(limit, job=ids[0]).retry_us
     assert not bench.decide(*FIVE).allowed
-    assert bench.woken_jobs(case.limit)[0] == ids[0]
+    assert bench.woken_jobs(limit)[0] == ids[0]
     assert bench.decide(*FIVE, job=ids[0]).allowed
-    others = [limit for limit in FIVE if limit != case.limit]
-    assert [bench.units_left(limit) for limit in others] == [limit.capacity - 1 for limit in others]
+    others = [each for each in FIVE if each != limit]
+    assert [bench.units_left(each) for each in others] == [each.capacity - 1 for each in others]
 
 
 def test_a_denial_leaks_no_slot(bench: Bench) -> None:
@@ -119,28 +113,6 @@ def test_a_denial_leaks_no_slot(bench: Bench) -> None:
     assert bench.decide(slots, holder="two").allowed
     assert not bench.decide(slots, TEN, holder="three").allowed
     assert bench.units_left(TEN) == TEN.capacity
-
-
-def test_the_limit_with_the_latest_retry_time_is_reported(in_one_script: Bench) -> None:
-    """
-    Of several limits that deny, the one with the latest retry time is reported, in any order. The job waits on the
-    waitlist of that limit, and keeps a position for the others.
-    """
-    bench = in_one_script
-    bench.drain(TEN, SLOW)
-    for limits in ((TEN, SLOW), (SLOW, TEN)):
-        answer = bench.look(*limits)
-        assert (limits[answer.claim], answer.retry_us) == (SLOW, START_US + SECOND_US)
-    for id in ("gone", "stays"):
-        assert bench.decide(TEN, SLOW, job=id).claim == 1
-    bench.forget(TEN, SLOW, job="gone")
-    assert bench.store.where([bench.claim(TEN), bench.claim(SLOW)], "gone", bench.now_us) is None
-    assert [bench.store.list_waiting(bench.claim(limit)).jobs for limit in (SLOW, TEN)] == [1, 0]
-    bench.now_us += STEP_US
-    assert bench.decide(TEN, job="behind").allowed
-    bench.now_us = START_US + SECOND_US
-    assert bench.woken_jobs(SLOW) == ["stays"]
-    assert bench.decide(TEN, SLOW, job="stays").allowed
 
 
 def test_threads_are_admitted_at_most_by_the_smallest_limit(bench: Bench) -> None:

@@ -17,7 +17,6 @@ from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit._core.decide import Stored
-from throttlekit._core.serialize import dump, load
 from throttlekit._core.storage_keys import with_slots
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
@@ -408,25 +407,6 @@ def test_two_definitions_in_one_process_are_an_error(limiter: Limiter, other: Co
     with pytest.raises(ConfigurationError, match="the name 'reports-db' is used for two limits"):
         limiter.declare(other)
     assert other != SLOTS
-
-
-def test_limit_is_the_same_after_a_message(limiter: Limiter) -> None:
-    """A limit in a message has the same slots, amount and lease, and the key and cost of its job."""
-    slots = Concurrency("by-value", 2, lease=45, key="{account}")
-    job = Job(kwargs={"account": "a1"})
-    limit = load(dump(slots, job))
-    assert isinstance(limit, Concurrency)
-    assert (limit.amount, limit.lease, limit.key_of(Job()), limit.cost) == (2, 45.0, "a1", 1)
-    assert limiter.acquire(slots, job=job)
-    assert limiter.acquire(limit, job=Job())
-    assert not limiter.acquire(slots, job=job)
-
-
-@pytest.mark.parametrize("data", [{"rate": [2, 1]}, {"rate": [0, 0]}, {"lease": "30"}, {"lease": 0}, {"cost": 3}])
-def test_forged_message_is_refused(data: dict[str, Any]) -> None:
-    """Data that `dump` did not write is a clear error."""
-    with pytest.raises(ConfigurationError):
-        load({**dump(SLOTS, Job()), **data})
 
 
 @pytest.mark.parametrize("amount", [0, -1, 1.0, "8", None, True, 1_000_001, (8, 60), "8/minute"])

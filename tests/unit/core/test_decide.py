@@ -16,7 +16,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.change import change_rate
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, TRIAL_US, WOKEN_US, Entry, State, Wake
-from throttlekit.stores.base import Lease
+from throttlekit.stores.base import Correction, Lease
 from throttlekit.stores.memory import MemoryStore
 
 SECOND, MS = 1_000_000, 1_000
@@ -357,8 +357,11 @@ def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
     lists.decide("one", limit)
     lists.decide("two", limit)
     lists.decide("three", limit)
-    assert lists.decide("four", limit).reason is Reason.FULL
+    for job, caller in (("four", Caller.JOB), ("", Caller.WITHOUT_JOB), ("", Caller.PEEK)):
+        assert lists.decide(job, limit, caller=caller).reason is Reason.FULL
     assert lists.decide("three", limit).reason is Reason.EXHAUSTED
+    assert lists.decide("ran", limit, caller=Caller.AGAIN).reason is Reason.EXHAUSTED
+    lists.forget("ran", limit=limit)
     assert lists.decide("four", limit, waited=Waited(0, 1)).reason is Reason.EXHAUSTED, (
         "the job waited before the store lost its state"
     )
@@ -394,10 +397,15 @@ def test_resuming_wakes_the_first_job(lists: Lists) -> None:
 
 
 def test_a_job_that_ran_before_goes_to_the_front(lists: Lists) -> None:
-    """A body that received a 429 waits again, ahead of the jobs that have not run."""
+    """A body that received a 429 waits again, ahead of the jobs that have not run, also if its unit was used up."""
     lists.decide("one")
     lists.decide("two")
     lists.decide("ran", caller=Caller.AGAIN)
+    lists.now += SECOND
+    assert [wake.id for wake in lists.look().wakes] == ["ran"]
+    claim = lists.claim(LIMIT)
+    lists.store.settle([Correction(claim.bucket, claim.algorithm, lists.now, claim.algorithm.size)])
+    assert lists.decide("ran").reason is Reason.EXHAUSTED
     lists.now += SECOND
     assert [wake.id for wake in lists.look().wakes] == ["ran"]
 
@@ -613,6 +621,21 @@ def test_released_slots_go_to_the_first_job(lists: Lists) -> None:
     lists.store.forget([lists.claim(limit)], ())
     assert lists.woken() == ["two"]
     assert lists.decide("two", limit, owner="b").reason is Reason.ALLOWED
+
+
+def test_a_job_that_needs_several_slots_does_not_starve(lists: Lists) -> None:
+    """No smaller job takes the slots that are free until the first job has enough of them."""
+    limit = Concurrency("slots", 2, lease=30)
+    for job in ("one", "two"):
+        lists.decide(job, limit)
+    lists.decide("large", limit, cost=2, owner="b")
+    lists.decide("small", limit, owner="c")
+    for job, woken in (("one", []), ("two", ["large"])):
+        claim = lists.claim(limit, job=job)
+        lists.store.release([Lease(claim.bucket, claim.algorithm, lists.now)])
+        assert lists.decide("new", limit, caller=Caller.WITHOUT_JOB).reason is Reason.IN_LINE
+        assert lists.woken() == woken
+    assert lists.decide("large", limit, cost=2, owner="b").reason is Reason.ALLOWED
 
 
 def test_windows_are_used_from_their_start(lists: Lists) -> None:

@@ -397,7 +397,11 @@ _SOURCES: list[Any] = [
 
 @pytest.mark.parametrize(
     ("what", "source"),
-    [(what, source) for what in ("key", "tier", "cost") for source in _SOURCES if what != "cost" or callable(source)],
+    [
+        ("tier", "{secret}"),
+        ("cost", lambda job: job.kwargs["secret"]),
+        *((what, each) for what in ("key", "tier", "cost") for each in _SOURCES if what != "cost" or callable(each)),
+    ],
 )
 def test_errors_never_show_an_argument(what: str, source: Any) -> None:
     """The arguments of a job may be secret: no message contains them, whatever fails in key, tier or cost."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from support.ids import stable_repr
 from throttlekit import (
+    Concurrency,
     ConfigurationError,
     FixedWindow,
     Job,
@@ -43,6 +44,7 @@ LIMITS: list[Limit] = [
     TokenBucket("partner", RATES, burst={"free": 1, "pro": 9}, tier="{plan}", cost=2),
     FixedWindow("partner", RATES, tier="{plan}", scope="queue", key="{account}"),
     LeakyBucket("partner", RATES, queue={"free": 0, "pro": 3}, tier="{plan}", default_tier="free"),
+    Concurrency("partner", 1, lease=45, key="{account}"),
 ]
 
 
@@ -170,6 +172,7 @@ def test_job_that_does_not_fit_fails_where_it_is_sent(job: Job) -> None:
 
 
 BUCKET, WINDOW, LEAKY = TokenBucket("partner", "10/s"), FixedWindow("partner", "10/s"), LeakyBucket("partner", "10/s")
+SLOTS = Concurrency("partner", 2)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +207,11 @@ BUCKET, WINDOW, LEAKY = TokenBucket("partner", "10/s"), FixedWindow("partner", "
         (WINDOW, {"tz": "Nowhere"}),
         (WINDOW, {"tz": 7}),
         (WINDOW, {"rate": [1, 7_000_000]}),
+        (SLOTS, {"rate": [2, 1]}),
+        (SLOTS, {"rate": [0, 0]}),
+        (SLOTS, {"lease": "30"}),
+        (SLOTS, {"lease": 0}),
+        (SLOTS, {"cost": 3}),
     ],
 )
 def test_limit_that_was_tampered_with_is_refused(limit: Limit, wrong: dict[str, Any]) -> None:
