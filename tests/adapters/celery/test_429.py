@@ -102,17 +102,6 @@ def test_a_429_is_not_seen_by_chains_and_chords(make_slots: Any) -> None:
     assert (record.counts()["failures"], record.counts()["errors told"]) == (0, 0)
 
 
-def test_a_429_without_limits_is_an_error(make_slots: Any) -> None:
-    """`RateLimited` is an ordinary error in a task without limits, because there is no key to pause."""
-    site, record = make_slots()
-    record.partner.be_angry("one", 1)
-    site.start()
-    result = site.send("free_ask", "one", "it")
-    wait_until(result.ready, description="the task has ended")
-    assert isinstance(result.get(propagate=False), RateLimited)
-    wait_until(lambda: record.counts()["failures"] == 1, description="the failure is recorded")
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_429_while_the_worker_stops_loses_no_task(make_slots: Any, pool: str) -> None:
     """The task was acknowledged when its body began. It is put back into its queue before the worker ends."""
@@ -135,24 +124,6 @@ def app() -> Iterator[Celery]:
     app.conf.task_always_eager = True
     yield app
     app.close()
-
-
-def test_a_429_pauses_the_limit_of_throttle_on_429(app: Celery, limiter: Limiter) -> None:
-    """If the error names no limit, the limit of `throttle_on_429` is paused."""
-    install(app, limiter, eager="wait")
-    one, two = TokenBucket("one", "100/s", burst=10), TokenBucket("two", "100/s", burst=10)
-    runs: list[str] = []
-
-    @app.task(shared=False, throttle=[one, two], throttle_on_429=two)
-    def job() -> str:
-        runs.append("body")
-        if len(runs) == 1:
-            raise RateLimited(retry_after=0.2)
-        return limiter.peek(one).reason
-
-    assert job.delay().get() == "allowed"
-    assert limiter.peek(two).remaining < limiter.peek(one).remaining, "after its pause the bucket is empty"
-    assert runs == ["body", "body"]
 
 
 def test_eager_tasks_return_their_slots(app: Celery, limiter: Limiter) -> None:

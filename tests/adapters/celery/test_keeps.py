@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
-from celery.exceptions import ChordError, TaskRevokedError, TimeLimitExceeded
+from celery.exceptions import ChordError, TimeLimitExceeded
 
 from support.celery.quiet import QUIET
 from support.celery.site import CelerySite, celery_site
@@ -41,15 +41,6 @@ def site(shared: CelerySite) -> Iterator[CelerySite]:
         shared.record.delete(key)
     yield shared
     wait_until(lambda: shared.left() == 0, description="no message is left")
-
-
-def test_a_task_keeps_its_id_and_its_result(site: CelerySite) -> None:
-    """The result is found by the id that was sent. The body ran once, after two denials."""
-    result = site.send("echo", "it", task_id=f"{site.queue}-mine")
-    assert result.get(timeout=WITHIN) == "it"
-    assert (result.id, result.state) == (f"{site.queue}-mine", "SUCCESS")
-    assert site.ran("echo") == ["it"]
-    assert (site.asked("denied"), site.asked("granted")) == (2, 1)
 
 
 def test_a_reader_sees_nothing_of_a_denial(site: CelerySite) -> None:
@@ -181,16 +172,6 @@ def test_a_late_acknowledged_task_runs_once(site: CelerySite) -> None:
     """With acks_late, the task runs once, and its message is then removed."""
     assert site.send("late", "a").get(timeout=WITHIN) == "a"
     assert site.ran("late") == ["a"]
-
-
-def test_a_task_that_expires_while_it_waits_is_never_charged(site: CelerySite) -> None:
-    """The task ends as REVOKED, as in Celery, without a run or a grant."""
-    if site.settings["form"] == "put back":
-        pytest.skip("a task that is put back at once requests often enough to be granted before it expires")
-    result = site.send("echo", "late", expires=0.06)
-    with pytest.raises(TaskRevokedError, match="expired"):
-        result.get(timeout=WITHIN)
-    assert (site.ran("echo"), site.asked("granted")) == ([], 0)
 
 
 def test_each_deferral_sends_an_event(site: CelerySite) -> None:

@@ -19,7 +19,7 @@ from celery.exceptions import TaskRevokedError
 from support.celery.quiet import QUIET
 from support.celery.site import CelerySite, celery_site
 from support.flood.checks import assert_calm
-from support.servers.processes import free_port, patient, rabbitmq_server, redis_server
+from support.servers.processes import patient, rabbitmq_server
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Control, Job, Limiter, TokenBucket
 from throttlekit.adapter import Failed
@@ -194,18 +194,6 @@ def test_a_store_that_hangs_delays_only_throttled_tasks(make_site: Any) -> None:
         session.signal(signal.SIGTERM)
         session.wait(WITHIN)
     assert site.left() == 50
-
-
-def test_an_unavailable_store_delays_tasks(make_site: Any) -> None:
-    """Tasks wait while the store is unavailable, and run afterwards. No task fails or runs before."""
-    port = free_port()
-    site: CelerySite = make_site(store=f"redis://127.0.0.1:{port}/0", rate="50/s")
-    site.start()
-    results = [site.send("echo", n) for n in range(5)]
-    wait_until(lambda: len(site.held()) == 5, description="all tasks wait")
-    assert site.ran("echo") == []
-    with redis_server(port=port):
-        assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(5))
 
 
 def test_tasks_of_quorum_queues_are_held(on_rabbitmq: Any) -> None:

@@ -87,15 +87,6 @@ def test_a_default_limit_is_checked_against_every_actor(stub: Site) -> None:
         stub.actor(lambda account: None, actor_name="job")
 
 
-def test_a_key_can_name_an_argument_of_kwargs(throttled: Site) -> None:
-    """**kwargs can have any name, so the declaration is accepted."""
-
-    @throttled.actor(throttle=TENANT)
-    def job(**options: Any) -> None: ...
-
-    assert "job" in throttled.broker.actors
-
-
 def test_a_key_of_an_async_actor_is_checked_against_its_own_signature(throttled: Site) -> None:
     """The wrapper that Dramatiq puts around a coroutine function does not hide its signature."""
 

@@ -209,25 +209,6 @@ def test_delayed_messages_on_a_queue_with_limits_arrive(site: Site) -> None:
     assert store.grants == 1
 
 
-def test_a_worker_with_held_messages_stops_and_loses_none(site: Site) -> None:
-    """When a worker stops while jobs wait, all of them are in the broker, for the next worker."""
-    store = DenyBefore(1, delay=3.0)
-    throttled(site, store)
-
-    @site.actor(throttle=EACH)
-    def job(n: int) -> None:
-        site.ran.append(n)
-
-    for n in range(20):
-        job.send(n)
-    with working(site.broker, 4):
-        wait_until(lambda: store.denials == 20, description="all messages wait")
-    assert site.ran == []
-    with site.working():
-        site.until_ran(20)
-    assert sorted(site.ran) == list(range(20))
-
-
 def test_join_waits_for_held_messages(stub: Site) -> None:
     """
     `broker.join` and then `worker.join`, or `worker.join` alone, wait for held messages, as tests of users expect.

@@ -18,8 +18,7 @@ from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters, 
 from support.hearing import Deferrals
 from support.servers.processes import free_port, redis_server
 from support.waiting import wait_until
-from throttlekit import Limiter, StoreUnavailable, TokenBucket, hookimpl
-from throttlekit.hookspecs import Deferred
+from throttlekit import Limiter, StoreUnavailable, TokenBucket
 from throttlekit_dramatiq import Throttle
 from throttlekit_dramatiq._holding import Holding
 from throttlekit_dramatiq._host import DEFERRAL
@@ -310,51 +309,6 @@ def test_an_outage_of_the_store_does_not_count_as_a_deferral(site: Site, monkeyp
     with site.working():
         site.until_ran(1)
     assert [event.decision.reason for event in seen.events] == ["exhausted"] + ["store unavailable"] * 2
-
-
-@pytest.mark.parametrize("error", [RuntimeError("bug"), TypeError("bug"), OSError("bug")])
-def test_an_error_in_the_limiter_defers_the_job(site: Site, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """An unexpected error is logged, and the job waits. It never runs unthrottled, fails or is lost."""
-    runs_at: list[int] = []
-
-    class Broken(Recording):
-        calls = 0
-
-        def _decide(self, request: Any, now_us: int | None) -> Any:
-            self.calls += 1
-            if self.calls <= 2:
-                raise error
-            runs_at.append(self.calls)
-            return super()._decide(request, now_us)
-
-    store = Broken()
-    site.broker.add_middleware(Throttle(Limiter(store)))
-    job = make_actor(site)
-    job.send(1)
-    with site.working():
-        site.until_ran(1)
-    assert site.ran == [1]
-    assert runs_at == [3]
-    assert len([r for r in caplog.records if r.name == "throttlekit.dramatiq" and r.exc_info]) == 2
-    assert dead_letters(site.broker, site.queue) == []
-
-
-def test_a_plugin_that_fails_does_not_affect_the_job(stub: Site) -> None:
-    """An exception in `throttlekit_deferred` is ignored, and the job waits."""
-
-    class Bad:
-        @hookimpl
-        def throttlekit_deferred(self, event: Deferred) -> None:
-            raise RuntimeError("bad plugin")
-
-    store = DenyBefore(2)
-    stub.broker.add_middleware(Throttle(Limiter(store, plugins=[Bad()])))
-    job = make_actor(stub)
-    job.send(1)
-    with stub.working():
-        stub.until_ran(1)
-    assert stub.ran == [1]
-    assert store.denials == 2
 
 
 def test_a_worker_that_stops_puts_unprocessed_messages_back(redis_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

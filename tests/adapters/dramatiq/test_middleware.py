@@ -184,24 +184,6 @@ def requested_buckets(store: Recording) -> set[str]:
     return {name.rpartition(":")[0] for name in store.names()}
 
 
-def test_async_actors_wait_and_run(site: Site) -> None:
-    """A coroutine runs on AsyncIO's loop after its grant, with a key from its own arguments."""
-    store = DenyBefore(2)
-    site.broker.add_middleware(AsyncIO())
-    throttled(site, store)
-
-    @site.actor(throttle=TokenBucket("tenant", "1000/s", key="{tenant}"))
-    async def job(tenant: str) -> None:
-        await asyncio.sleep(0)
-        site.ran.append(tenant)
-
-    job.send("a")
-    with site.working():
-        site.until_ran(1)
-    assert (store.denials, site.ran) == (2, ["a"])
-    assert requested_buckets(store) == {"tk1:{tenant:a}"}
-
-
 def test_class_based_actors_are_counted_by_their_arguments(site: Site) -> None:
     """A GenericActor's key template is filled from the arguments of `perform`: positional, named and default ones."""
     store = DenyBefore(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -125,23 +124,6 @@ def test_a_spawned_process_does_not_charge_an_admitted_job_again(spawn_site: Sit
     site.work()
     assert site.fetch(decorated).get_status() == JobStatus.FINISHED
     assert site.limiter.peek(jobs.HOURLY).remaining == 0
-
-
-def test_a_client_that_waits_for_the_result_keeps_waiting(rq_site: Site) -> None:
-    """A client that waits for the latest result gets that of the real run, and nothing before it."""
-    site = rq_site
-    site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(jobs.plain, "z", throttle=HELD)
-    waiting = site.fetch(job)
-    results: list[Any] = []
-    client = threading.Thread(target=lambda: results.append(waiting.latest_result(timeout=120)))
-    client.start()
-    site.work()
-    assert site.fetch(job).results() == []
-    run_all(site)
-    client.join(timeout=120)
-    assert [result.return_value for result in results] == ["result of z"]
-    assert len(site.fetch(job).results()) == 1
 
 
 def test_dependents_run_after_the_real_run(rq_site: Site) -> None:

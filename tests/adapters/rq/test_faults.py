@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from importlib import import_module
 from typing import Any
@@ -137,23 +136,6 @@ def test_a_function_that_only_a_spawned_process_finds_is_limited_by_its_queue(
     site.work()
     assert site.noted == []
     assert site.fetch(job).get_status() == JobStatus.FAILED
-
-
-def test_jobs_that_were_sent_before_limits_named_their_algorithm_run(rq_site: Site) -> None:
-    """
-    During an update, jobs wait whose limits name no algorithm: they run, under token buckets, the only algorithm that
-    existed.
-    """
-    site = rq_site
-    job = site.queue.enqueue(jobs.plain, "old", throttle=HELD)
-    given = json.loads(job.instance._throttlekit[0])
-    del given["limits"][0]["algorithm"]
-    job.instance._throttlekit = json.dumps(given), None
-    job.data = job.serializer.dumps((job.func_name, job.instance, job.args, job.kwargs))
-    job.save()
-    site.work()
-    assert site.noted == ["old"]
-    assert site.limiter.peek(jobs.HOURLY).remaining == 0
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["in-list", "in-no-list"])

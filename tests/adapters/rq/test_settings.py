@@ -73,39 +73,30 @@ def test_services_of_two_sentinels_have_two_limiters(
         assert limiter_for(first) is limiter_for(first)
 
 
-@pytest.mark.parametrize(("is_named", "lines"), [(False, 1), (True, 0)])
+@pytest.mark.parametrize(("is_named", "level", "lines"), [(False, "INFO", 1), (True, "INFO", 0), (False, "WARNING", 0)])
 def test_workers_log_that_no_store_is_configured(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_named: bool, lines: int
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_named: bool,
+    level: str,
+    lines: int,
 ) -> None:
     """
     The line is logged once for the fleet, although each work-horse is a new process. It is not logged if
-    $THROTTLEKIT_URL names the same Redis.
+    $THROTTLEKIT_URL names the same Redis. A line that is not logged costs no request: each work-horse would send one.
     """
     monkeypatch.setattr(_Process, "made", {})
     monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
     if is_named:
         monkeypatch.setenv("THROTTLEKIT_URL", redis_url)
     configure()
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as connection, caplog.at_level("INFO", "throttlekit"):
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as connection, caplog.at_level(level, "throttlekit"):
         for _ in range(2):
             limiter_for(connection).close()
             _Process.made.clear()
+        assert connection.exists(logged_key("own-store")) == lines
     assert sum("Limits are counted in RQ's own Redis" in message for message in caplog.messages) == lines
-
-
-def test_a_line_that_is_not_logged_costs_no_request(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """
-    A line that is not logged sends no request: each work-horse of a stock worker is a new process, and would send one.
-    """
-    monkeypatch.setattr(_Process, "made", {})
-    monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
-    configure()
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as connection, caplog.at_level("WARNING", "throttlekit"):
-        connection.delete(logged_key("own-store"))
-        limiter_for(connection).close()
-        assert not connection.exists(logged_key("own-store"))
 
 
 def test_an_invalid_url_fails_the_job_with_the_reason(simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -389,19 +389,6 @@ def test_jobs_wait_while_the_store_is_unavailable(rq_site: Site) -> None:
     assert site.noted == ["ran"]
 
 
-def test_denials_log_one_line(throttled_site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Denials log one line at INFO for the limit, without any of a job's arguments."""
-    site = throttled_site
-    site.shut(jobs.HOURLY)
-    for _ in range(5):
-        site.queue.enqueue(jobs.plain, "geheim", throttle=HELD)
-    with caplog.at_level(logging.INFO, logger="throttlekit"):
-        site.work()
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("throttlekit")]
-    assert len(ours) == 1
-    assert "geheim" not in caplog.text
-
-
 # The factory
 
 
