@@ -230,37 +230,10 @@ def _module(folder: Path, text: str, *changes: tuple[str, str]) -> Path:
     return folder
 
 
-def test_a_correct_dramatiq_broker_passes(tmp_path: Path) -> None:
-    """For a correct Dramatiq broker the exit code is 0 with --strict, and there is no fault."""
-    code, found, _ = doctor("--dramatiq", "shop", "--strict", folder=_module(tmp_path, SOUND_DRAMATIQ))
-    assert (code, with_grade(found, "fault")) == (0, "")
-    assert "1 of 1 actors" in with_grade(found, "ok")
-
-
 _RABBITMQ = """
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 broker = RabbitmqBroker(url="amqp://localhost:1")
 """
-
-
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ([("broker.add_middleware(Throttle", "str(Throttle"), ("(throttle=T", "(priority=len or T")], "0 Throttle"),
-        ([('Limiter("redis://localhost:1/1")', "Limiter()")], "in memory"),
-        ([('broker = RedisBroker(url="redis://localhost:1/0")', _RABBITMQ)], "does not confirm"),
-    ],
-    ids=["no-throttle", "memory", "unconfirmed"],
-)
-def test_a_dramatiq_broker_that_breaks_promises_is_a_fault(
-    tmp_path: Path, changes: list[tuple[str, str]], what: str
-) -> None:
-    """For a Dramatiq broker that breaks promises the exit code is 1, and the remedy is printed."""
-    code, found, errors = doctor("--dramatiq", "shop:broker", folder=_module(tmp_path, SOUND_DRAMATIQ, *changes))
-    assert code == 1, errors
-    assert what in with_grade(found, "fault")
-
-
 SOUND_TASKIQ = """
 from taskiq_redis import ListQueueBroker, RedisStreamBroker
 from throttlekit import Limiter, TokenBucket
@@ -275,97 +248,92 @@ async def call_partner(): ...
 @broker.task
 async def free(): ...
 """
-
-
-def test_a_correct_taskiq_broker_passes(tmp_path: Path) -> None:
-    """For a correct taskiq broker the exit code is 0 with --strict, and the number of tasks with limits is printed."""
-    code, found, _ = doctor("--taskiq", "shop:broker", "--strict", folder=_module(tmp_path, SOUND_TASKIQ))
-    assert (code, with_grade(found, "fault")) == (0, "")
-    assert "1 of 2 tasks" in with_grade(found, "ok")
+_IN_MEMORY = ('Limiter("redis://localhost:1/1")', "Limiter()")
+_AMQP = ("redis://localhost:1/0", "amqp://localhost:1")
+APPS: dict[str, tuple[str, str]] = {
+    "--dramatiq": ("shop:broker", SOUND_DRAMATIQ),
+    "--taskiq": ("shop:broker", SOUND_TASKIQ),
+    "--celery": ("shop:app", SOUND_CELERY),
+    "--huey": ("shop.queue", SOUND_HUEY),
+}
+"""For each option, the name of the application, and a module in which it keeps its promises."""
 
 
 @pytest.mark.parametrize(
-    ("changes", "grade", "what"),
+    ("option", "changes", "grade", "what"),
     [
-        ([("broker.add_middlewares(", "str("), ("(throttle=[T", "(x=[T")], "fault", "0 Throttle"),
-        ([('Limiter("redis://localhost:1/1")', "Limiter()")], "fault", "in memory"),
-        ([('broker = RedisStreamBroker("', 'broker = ListQueueBroker("')], "warning", "no acknowledgements"),
-        ([("localhost:1/1", "localhost:1/0")], "warning", "broker's database"),
+        ("--dramatiq", [], "ok", "1 of 1 actors"),
+        (
+            "--dramatiq",
+            [("broker.add_middleware(Throttle", "str(Throttle"), ("(throttle=T", "(priority=len or T")],
+            "fault",
+            "0 Throttle",
+        ),
+        ("--dramatiq", [_IN_MEMORY], "fault", "in memory"),
+        (
+            "--dramatiq",
+            [('broker = RedisBroker(url="redis://localhost:1/0")', _RABBITMQ)],
+            "fault",
+            "does not confirm",
+        ),
+        ("--taskiq", [], "ok", "1 of 2 tasks"),
+        ("--taskiq", [("broker.add_middlewares(", "str("), ("(throttle=[T", "(x=[T")], "fault", "0 Throttle"),
+        ("--taskiq", [_IN_MEMORY], "fault", "in memory"),
+        (
+            "--taskiq",
+            [('broker = RedisStreamBroker("', 'broker = ListQueueBroker("')],
+            "warning",
+            "no acknowledgements",
+        ),
+        ("--taskiq", [("localhost:1/1", "localhost:1/0")], "warning", "broker's database"),
+        ("--celery", [], "ok", "1 tasks name limits"),
+        ("--celery", [('install(app, Limiter("redis://localhost:1/1"))', "")], "fault", "not installed"),
+        ("--celery", [_IN_MEMORY], "fault", "in memory"),
+        ("--celery", [("600}", "30}")], "warning", "visibility_timeout is 30 s"),
+        ("--celery", [("@app.task", "app.conf.task_always_eager = True\n@app.task")], "warning", "eager"),
+        (
+            "--celery",
+            [('app.conf.broker_transport_options = {"visibility_timeout": 600}', "")],
+            "note",
+            "an hour",
+        ),
+        ("--celery", [_AMQP], "note", "consumer_timeout"),
+        ("--celery", [_AMQP], "note", "set broker_transport_options confirm_publish to True"),
+        (
+            "--celery",
+            [_AMQP, ('visibility_timeout": 600', 'confirm_publish": True')],
+            "ok",
+            "confirms the tasks",
+        ),
+        ("--celery", [("redis://localhost:1/0", "sentinel://localhost:1/0")], "ok", "visibility_timeout is 600 s"),
+        ("--huey", [], "ok", "1 tasks name limits"),
+        ("--huey", [('install(queue, Limiter("URL/1"))', "")], "fault", "not installed"),
+        ("--huey", [('Limiter("URL/1")', "Limiter()")], "fault", "in memory"),
+        ("--huey", [('Limiter("URL/1")', 'Limiter("URL/0")')], "warning", "broker's database"),
+        ("--huey", [('"URL/0"', '"URL/0", immediate=True')], "warning", "immediate mode"),
+        ("--huey", [('"URL/0"', '"URL/0", blocking=False')], "warning", "blocking=False"),
+        ("--huey", [('"URL/0"', '"URL/0", compression=True')], "note", "compressed"),
     ],
-    ids=["no-throttle", "memory", "list", "same-database"],
 )
-def test_a_taskiq_broker_that_breaks_promises_is_found(
-    tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
+def test_a_finding_about_an_application_has_its_grade(
+    tmp_path: Path, redis_base: str, option: str, changes: list[tuple[str, str]], grade: str, what: str
 ) -> None:
-    """
-    For a taskiq broker that breaks promises the exit code is 1 with --strict, and the finding names what to change.
-    """
-    folder = _module(tmp_path, SOUND_TASKIQ, *changes)
-    code, found, errors = doctor("--taskiq", "shop:broker", "--strict", folder=folder)
-    assert code == 1, errors
-    assert what in with_grade(found, grade)
+    """With --strict, the exit code is 1 for faults and warnings, and 0 for notes and for a correct application."""
+    name, sound = APPS[option]
+    if option == "--huey":
+        changes = [*changes, ("URL", redis_base)]
+    elif option == "--dramatiq" and not changes:
+        name = "shop"  # its global broker
+    code, found, errors = doctor(option, name, "--strict", folder=_module(tmp_path, sound, *changes))
+    assert what in with_grade(found, grade), errors
+    assert code == (0 if grade in ("note", "ok") else 1)
 
 
-def test_a_correct_celery_app_passes(tmp_path: Path) -> None:
-    """For a correct Celery app the exit code is 0 with --strict, and the number of tasks with limits is printed."""
-    code, found, _ = doctor("--celery", "shop", "--strict", folder=_module(tmp_path, SOUND_CELERY))
-    assert (code, with_grade(found, "fault")) == (0, "")
-    assert "1 tasks name limits" in with_grade(found, "ok")
+def test_workers_that_end_with_kombu_5_7_are_noted(tmp_path: Path) -> None:
+    """There is a note about workers of Celery that hold tasks, if kombu is 5.7 or later."""
+    _, found, _ = doctor("--celery", "shop", folder=_module(tmp_path, SOUND_CELERY))
     since_5_7 = metadata.version("kombu") >= "5.7"
     assert ("a worker that holds tasks (also ETA tasks) ends" in with_grade(found, "note")) == since_5_7
-
-
-AMQP = ("redis://localhost:1/0", "amqp://localhost:1")
-
-
-@pytest.mark.parametrize(
-    ("changes", "grade", "what"),
-    [
-        ([('install(app, Limiter("redis://localhost:1/1"))', "")], "fault", "not installed"),
-        ([('Limiter("redis://localhost:1/1")', "Limiter()")], "fault", "in memory"),
-        ([("600}", "30}")], "warning", "visibility_timeout is 30 s"),
-        ([("@app.task", "app.conf.task_always_eager = True\n@app.task")], "warning", "eager"),
-        ([('app.conf.broker_transport_options = {"visibility_timeout": 600}', "")], "note", "an hour"),
-        ([AMQP], "note", "consumer_timeout"),
-        ([AMQP], "note", "set broker_transport_options confirm_publish to True"),
-        ([AMQP, ('visibility_timeout": 600', 'confirm_publish": True')], "ok", "RabbitMQ confirms the tasks"),
-        ([("redis://localhost:1/0", "sentinel://localhost:1/0")], "ok", "visibility_timeout is 600 s"),
-    ],
-    ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq", "unconfirmed", "confirmed", "sentinel"],
-)
-def test_a_finding_about_a_celery_app_has_its_grade(
-    tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
-) -> None:
-    """
-    For a finding about a Celery app, the exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes.
-    """
-    folder = _module(tmp_path, SOUND_CELERY, *changes)
-    code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
-    assert what in with_grade(found, grade), errors
-    assert code == (0 if grade in ("note", "ok") else 1)
-
-
-@pytest.mark.parametrize(
-    ("change", "grade", "what"),
-    [
-        (("call", "call"), "ok", "1 tasks name limits"),
-        (('install(queue, Limiter("URL/1"))', ""), "fault", "not installed"),
-        (('Limiter("URL/1")', "Limiter()"), "fault", "in memory"),
-        (('Limiter("URL/1")', 'Limiter("URL/0")'), "warning", "broker's database"),
-        (('"URL/0"', '"URL/0", immediate=True'), "warning", "immediate mode"),
-        (('"URL/0"', '"URL/0", blocking=False'), "warning", "blocking=False"),
-        (('"URL/0"', '"URL/0", compression=True'), "note", "compressed"),
-    ],
-    ids=["sound", "not-installed", "memory", "same-database", "immediate", "polling", "compressed"],
-)
-def test_a_finding_about_a_huey_has_its_grade(
-    tmp_path: Path, redis_base: str, change: tuple[str, str], grade: str, what: str
-) -> None:
-    """For a finding about a huey, the exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes."""
-    folder = _module(tmp_path, SOUND_HUEY, change, ("URL", redis_base))
-    code, found, errors = doctor("--huey", "shop.queue", "--strict", folder=folder)
-    assert what in with_grade(found, grade), errors
-    assert code == (0 if grade in ("note", "ok") else 1)
 
 
 def test_huey_jobs_that_no_worker_enqueues_again_are_a_warning(tmp_path: Path, redis_base: str) -> None:

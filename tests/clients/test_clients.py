@@ -187,15 +187,6 @@ def test_a_key_without_a_limit_that_has_one_is_refused(client: Any, limiter: Rec
         pass
 
 
-def test_a_key_is_for_those_of_a_jobs_other_limits_that_have_one(
-    client: Any, limiter: Recording, partner: Partner
-) -> None:
-    """A job that was charged for the limit with a key waits for the other one without it."""
-    with _job(limiter, ACCOUNT), client(limiter, PARTNER, ACCOUNT, key=7) as get:
-        assert get(partner.url) == 200
-    assert (_remaining(limiter, PARTNER), _remaining(limiter, ACCOUNT, key=7)) == (4, 2)
-
-
 @pytest.mark.parametrize(
     ("status", "headers", "seconds"),
     [
@@ -240,13 +231,17 @@ def test_a_job_was_charged_for_its_request(client: Any, limiter: Recording, part
     assert limiter.paused == []  # the job's framework pauses the limit after the body has raised
 
 
+@pytest.mark.parametrize("options", [{}, {"key": 7}])
 def test_a_job_waits_in_its_body_for_a_limit_that_it_does_not_have(
-    client: Any, limiter: Recording, partner: Partner
+    client: Any, limiter: Recording, partner: Partner, options: dict[str, Any]
 ) -> None:
-    """If a request in a job's body has a limit that the job does not have, the request waits for that limit."""
+    """
+    If a request in a job's body has a limit that the job does not have, the request waits for that limit. A key of the
+    client is not for that limit, if it has no key.
+    """
     partner.answers.append((200, SPENT))
-    with _job(limiter, ACCOUNT), client(limiter, PARTNER, ACCOUNT) as get:
-        get(partner.url)
+    with _job(limiter, ACCOUNT), client(limiter, PARTNER, ACCOUNT, **options) as get:
+        assert get(partner.url) == 200
     assert (_remaining(limiter, PARTNER), _remaining(limiter, ACCOUNT, key=7)) == (4, 2)
     assert len(limiter.slowed) == 1
 
