@@ -89,36 +89,6 @@ def test_tasks_share_round_trips(redis_url: str) -> None:
     _run(work, store)
 
 
-def test_every_verb_works_on_a_server(redis_url: str) -> None:
-    """The asyncio limiter has the same methods as the other limiter."""
-
-    async def work(limiter: AsyncLimiter) -> None:
-        limiter.declare(LIMIT)
-        decision = await limiter.acquire(LIMIT, cost=10)
-        assert (await limiter.settle(decision, actual=4)).cost == 4
-        assert (await limiter.peek(LIMIT)).remaining == 36
-        await limiter.pause(LIMIT, 60)
-        assert (await limiter.acquire(LIMIT, job=JOB)).reason == "paused"
-        await limiter.resume(LIMIT)
-        await limiter.reset(LIMIT)
-        assert (await limiter.peek(LIMIT)).remaining == 40
-        held = await limiter.acquire(SLOTS)
-        limiter.keep(held, lambda: None)
-        assert not (await limiter.acquire(SLOTS)).allowed
-        await limiter.release(held)
-        async with limiter.hold(SLOTS, timeout=30) as running:
-            assert running.decision is not None
-
-        @limiter.limited(SLOTS, timeout=30)
-        async def body(number: int) -> int:
-            return number
-
-        assert await body(7) == 7
-        assert not limiter.in_memory
-
-    _run(work, redis_url)
-
-
 def test_an_error_of_one_request_fails_no_other(client: Any, redis_url: str) -> None:
     """A key of another type fails the calls for that key, and no other call of the same round trip."""
     key = bucket_name(LIMIT.name, "", LIMIT.fingerprint)

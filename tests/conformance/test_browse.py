@@ -98,23 +98,6 @@ def test_the_last_minute_counts_a_part_of_its_first_step(
     client.flushdb()  # these keys do not expire
 
 
-def test_the_keys_with_most_demand_are_listed_first(limiter: Limiter, store: RedisStore) -> None:
-    """Only keys of the given limit are listed, with their decisions; a limit without keys has one."""
-    for tenant in ("calm", *["busy"] * 6):
-        limiter.acquire(TENANTS, key=tenant)
-        limiter.acquire(OTHER, key=tenant)
-    slots = Concurrency("slots", 2)
-    limiter.acquire(slots)
-    limiter.fleet.activity.report()  # type: ignore[union-attr]
-    keys = _keys(store, TENANTS)
-    assert [(each.key, each.used, each.minute.units, each.minute.denials) for each in keys] == [
-        ("busy", 2, 2, 4),
-        ("calm", 1, 1, 0),
-    ]
-    (only,) = _keys(store, slots)
-    assert (only.key, only.used, only.capacity) == ("", 1, 2)
-
-
 def test_a_key_is_found_behind_the_backlog_of_another_limit(limiter: Limiter, store: RedisStore) -> None:
     """Each ranking is read separately: 400 keys of one limit with waiting jobs hide no denied key of another."""
     other = TokenBucket("other", "1/h", burst=1, key="{tenant}")

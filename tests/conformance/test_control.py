@@ -44,24 +44,6 @@ def test_running_processes_apply_new_rules(redis_url: str, control: Control, lim
         )
 
 
-def test_each_rule_takes_effect(control: Control, limiter: Limiter) -> None:
-    """A new rate and shadow mode take effect, and so do their ends."""
-    assert reason(limiter) == "allowed"
-    control.set("api", "1/day", burst=1)
-    limiter.fleet.follower.follow()
-    assert [reason(limiter) for _ in range(2)] == ["allowed", "exhausted"]
-    control.shadow("api")
-    limiter.fleet.follower.follow()
-    assert [reason(limiter) for _ in range(3)] == ["allowed"] * 3
-    control.enforce("api")
-    limiter.fleet.follower.follow()
-    assert reason(limiter) != "allowed"
-    control.unset("api")
-    limiter.fleet.follower.follow()
-    assert limiter.peek(LIMIT).remaining == 0, "no change grants a unit"
-    wait_until(lambda: reason(limiter) == "allowed", description="the bucket fills at its own rate again")
-
-
 def test_a_rate_that_is_set_keeps_waitlist_and_pause(redis_url: str, control: Control, limiter: Limiter) -> None:
     """
     While one process knows the rule and another does not yet, both count in one bucket, with one waitlist, and a pause

@@ -150,42 +150,6 @@ def test_reports_of_another_release_are_skipped(store: RedisStore, client: Any) 
     client.delete(KEYS[2], KEYS[3], JOBS_KNOWN)
 
 
-def test_the_reason_why_a_job_waits_is_shown(limiter: Limiter, store: RedisStore) -> None:
-    """A waiting job is shown with its limit, since when, its denials and its wake time, and later as allowed."""
-    limit = TokenBucket("api", "10/s", burst=1)
-    limiter.acquire(limit)
-    denied = limiter.acquire(limit, job=Job(id="late"))
-    limiter.fleet.activity.report()  # type: ignore[union-attr]
-    _, job, key, *_ = look_up(store, "late")
-    assert job is not None
-    assert key is not None
-    assert (job.reason, job.deferrals, key.limit.name) == ("exhausted", 1, "api")
-    assert denied.delay <= job.due - job.since < denied.delay + 0.055, (
-        "the job is woken up to 0.05 s before its unit is free"
-    )
-    redelivered = Job(id="late")
-    wait_until(lambda: limiter.acquire(limit, job=redelivered).allowed, description="the job is admitted")
-    limiter.fleet.activity.report()  # type: ignore[union-attr]
-    _, job, key, *_ = look_up(store, "late")
-    assert job is not None
-    assert (job.reason, key) == ("allowed", None)
-    assert look_up(store, "unknown").job is None
-
-
-def test_pause_and_longest_wait_are_shown(limiter: Limiter, store: RedisStore) -> None:
-    """A paused key shows the rest of its pause, and its waiting jobs start after the pause."""
-    limit = TokenBucket("api", "10/s", burst=1)
-    limiter.pause(limit, 60)
-    for number in range(3):
-        limiter.acquire(limit, job=_job(number))
-    limiter.fleet.activity.report()  # type: ignore[union-attr]
-    (key,) = look(store).keys
-    assert 0 < key.paused <= 60
-    assert key.last_starts is not None
-    assert key.last_starts > key.paused - 1
-    assert key.minute.denied == {"paused": 3}
-
-
 def test_the_longest_waitlists_are_listed_first(limiter: Limiter, store: RedisStore) -> None:
     """The keys with the longest waitlists are shown, or those with the most use if requested."""
     limit = TokenBucket("api", "10/minute", burst=10, key="{tenant}")

@@ -61,18 +61,6 @@ class _Counted:
         return self._store.scan(pattern, cursor)
 
 
-def test_each_job_of_a_flood_is_found_with_its_position(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:
-    """A process reports 100 keys and 100 jobs per second; jobs of other keys are found on their waitlists."""
-    _flood(limiter, waker, 250)
-    for number in range(0, 250, 7):
-        for each in (1, 2):
-            found = look_up(store, f"{number}-{each}")
-            assert found.job is not None, (number, each)
-            assert found.key is not None
-            assert (found.key.key, found.job.before, found.job.state) == (f"a{number}", each - 1, "waiting")
-            assert (each - 1) * 3600 < found.job.due - found.now <= each * 3600
-
-
 def test_a_flood_of_ten_thousand_jobs_is_explained_within_a_second(
     limiter: Limiter, waker: Waker[str], store: RedisStore
 ) -> None:

@@ -241,18 +241,6 @@ def test_a_job_whose_cost_has_changed_is_woken_for_its_present_cost(store: Any) 
     assert _decide(store, "one", _claim(FAST, 8), at_us=at_us).reason is Reason.ALLOWED
 
 
-def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> None:
-    """The first jobs of a waitlist are returned in their order, with their owners."""
-    claim = _claim(SLOW)
-    _let_two_jobs_wait(store, claim)
-    store.decide([claim], Requester(Caller.JOB, "three", "q"), NOW_US)
-    found = store.list_waiting(claim, 2)
-    assert (found.jobs, found.owners, found.woken) == (3, 2, 0)
-    assert found.first == (("p", "one"), ("p", "two"))
-    assert store.list_waiting(claim, 9).first[2:] == (("q", "three"),)
-    assert store.list_waiting(_claim(FAST), 2) == ((0, 0, 0, ()))
-
-
 def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
     """Requests of one call are decided separately: each counts the units that earlier ones took."""
     hour = FixedWindow("hour", "2/h")

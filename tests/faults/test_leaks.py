@@ -16,7 +16,7 @@ import pytest
 from support.servers.processes import RedisProcess, free_port
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
-from throttlekit import ConfigurationError, Job, Limiter, SlidingLog, StoreUnavailable, TokenBucket
+from throttlekit import Job, Limiter, SlidingLog, StoreUnavailable, TokenBucket
 from throttlekit._engine.running import current
 from throttlekit.adapter import begin, end
 
@@ -147,67 +147,6 @@ def test_the_traceback_of_an_outage_has_no_user_and_no_password() -> None:
     assert PASSWORD not in text
     assert USER not in text
     assert ARGUMENT not in text
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"redis://user:{PASSWORD}/@host/0",
-        f"redis://:{PASSWORD}@host:port/0",
-        f"redis://:{PASSWORD}@host:1/x",
-        f"redis://:{PASSWORD}@host:1/0?no_such={PASSWORD}",
-        f"rediss+cluster://:{PASSWORD}@host:x",
-        f"redis+sentinel://:{PASSWORD}@host:1",
-        f"http://:{PASSWORD}@host",
-        f"{PASSWORD}",
-    ],
-)
-def test_a_rejected_url_is_not_repeated(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The error, its causes and the log have no part of the URL that could be a password."""
-    caplog.set_level(logging.DEBUG)
-    try:
-        Limiter(url).close()
-    except ConfigurationError as error:
-        whole = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        shown = [line for line in whole.splitlines() if not line.startswith("    ")]  # without the source
-        assert PASSWORD not in "\n".join(shown)
-    assert not [text for text in _logged(caplog) if PASSWORD in text]
-
-
-def _fails(job: Job) -> str:
-    raise ValueError(f"no tenant for {job.kwargs['account']}")
-
-
-def _wrong(job: Job) -> Any:
-    return [job.kwargs["account"]]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"key": "{missing}"},
-        {"key": "{account.missing}"},
-        {"key": "{account[x]}"},
-        {"key": "{account:d}"},
-        {"key": _fails},
-        {"key": _wrong},
-        {"cost": _fails},
-        {"cost": _wrong},
-        {"cost": lambda job: job.kwargs["account"]},
-        {"rate": {"free": "1/s"}, "tier": "{account}"},
-        {"rate": {"free": "1/s"}, "tier": _wrong},
-    ],
-    ids=[
-        *("key-missing", "key-attribute", "key-item", "key-format", "key-fails", "key-wrong"),
-        *("cost-fails", "cost-wrong", "cost-text", "tier-unknown", "tier-wrong"),
-    ],
-)
-def test_an_error_about_a_job_repeats_no_argument(options: dict[str, Any]) -> None:
-    """An error about a key, cost or tier has the name of the argument, and not its value."""
-    limit = TokenBucket("api", options.get("rate", "1/s"), **{k: v for k, v in options.items() if k != "rate"})
-    with pytest.raises(ConfigurationError) as caught:
-        Limiter().acquire(limit, job=JOB)
-    assert ARGUMENT not in str(caught.value)
 
 
 def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 from support.servers.processes import patient
 from support.web import Answer
-from throttlekit import Concurrency, Control, Job, Limit, Limiter, TokenBucket
+from throttlekit import Concurrency, Control, Job, Limit, Limiter, Share, TokenBucket
 from throttlekit.fleet.outlook import Outlook
 from throttlekit.fleet.snapshot import Process
 from throttlekit_cli import state
 from throttlekit_cli._commands import cli
 
 PLAIN = TokenBucket("partner-api", "2/hour", burst=2)
-KEYED = TokenBucket("tenants", "2/hour", burst=2, key="{tenant}")
+KEYED = TokenBucket("tenants", "2/hour", burst=2, key="{tenant}", share=Share("{tenant}", weight={"acme": 2}))
 SLOTS = Concurrency("reports-db", 2)
 
 _CHANGES_WITH_TIME = {
@@ -72,7 +72,7 @@ def test_three_outputs_share_names_and_values(redis_url: str, make_site: Callabl
     (row,) = [row for row in listed["limits"] if row["limit"] == limit.name]
     alone = page(f"/api/limit?id={row['id']}").data
     why = _run(patient(redis_url), "explain", f"{limit.name}-4")
-    assert (shown["waiting_jobs"], len(shown["warnings"])) == (3, limit is SLOTS)
+    assert (shown["waiting_jobs"], len(shown["warnings"]), len(shown["tenants"])) == (3, limit is SLOTS, limit is KEYED)
     _assert_equal(shown, row, {*shown} - {"keys", "tenants"})
     _assert_equal(shown, alone, {*shown} - {"keys"})
     assert {*row} - {*shown} == {"bars"}

@@ -131,26 +131,6 @@ def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[]
     assert page("/api/limit?id=unheard-of").status == 404
 
 
-def test_tenants_of_a_shared_limit_are_shown(
-    limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
-) -> None:
-    """
-    Weight, units, share of the last minute and the longest wait are shown. Tenants are digests unless keys are shown.
-    """
-    shared = TokenBucket("shared", "6/minute", burst=6, share=Share("{tenant}", weight={"acme": 2}))
-    for number, tenant in enumerate(["acme"] * 4 + ["bee"] * 2):
-        limiter.acquire(shared, job=Job(id=f"{number}", kwargs={"tenant": tenant}))
-    report()
-    clear, plain = make_site(show_keys=True), make_site()
-    path = f"/api/limit?id={_limit(plain, 'shared')['id']}"
-    shown = [
-        (row["tenant"], row["weight"], row["units"], round(row["units_ratio"], 2))
-        for row in clear(path).data["tenants"]
-    ]
-    assert shown == [("acme", 2.0, 4, 0.67), ("bee", 1.0, 2, 0.33)]
-    assert {row["tenant"] for row in plain(path).data["tenants"]} == {digest_of("acme"), digest_of("bee")}
-
-
 @pytest.mark.parametrize("name", ["15m", "1h", "24h", "30d"])
 def test_a_chart_shows_how_tenants_divide_a_limit(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page], name: str

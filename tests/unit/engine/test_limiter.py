@@ -22,13 +22,10 @@ from throttlekit import (
     ConfigurationError,
     CostExceedsLimit,
     Delivery,
-    FixedWindow,
     Job,
     LeakyBucket,
     Limit,
     Limiter,
-    SlidingLog,
-    SlidingWindow,
     TokenBucket,
 )
 from throttlekit._core.claim import UNIT
@@ -388,27 +385,6 @@ def test_tight_limits_request_early_delivery(limiter: Limiter, limit: TokenBucke
     """If the limit cannot keep a unit during a late delivery, the delay is a little shorter."""
     limiter.acquire(limit, cost=limit.burst)
     assert limiter.acquire(limit, job=job(), delivery=Delivery()).delay == delay
-
-
-# Several algorithms
-
-
-def test_five_algorithms_are_one_request(limiter: Limiter, store: Recorder) -> None:
-    """Limits of five algorithms are decided in one request, in the given order."""
-    limits = (
-        PARTNER,
-        LeakyBucket("even", "1/s"),
-        FixedWindow("f", "9/h"),
-        SlidingWindow("s", "9/h"),
-        SlidingLog("l", "9/h"),
-    )
-    decision = limiter.acquire(*limits, job=job())
-    (request,) = store.requests
-    assert names(request) == [bucket(limit) for limit in limits]
-    assert [claim.algorithm.code for claim in request.claims] == ["t", "t", "f", "s", "l"]
-    assert [(each.limit, each.bucket, each.cost) for each in decision.charged] == [
-        (limit, bucket(limit), 1) for limit in limits
-    ]
 
 
 # A queue
