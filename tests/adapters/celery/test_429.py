@@ -207,11 +207,12 @@ def test_the_failed_wait_of_an_eager_task_is_not_retried(app: Celery, limiter: L
 def test_an_eager_task_whose_class_has_a_call_of_its_own_waits(app: Celery, limiter: Limiter, copies: bool) -> None:
     """
     `super().__call__` adds another request to the task: a copy of the first one, or with Celery 5.4, an empty one. The
-    task waits anyway, a failed wait ends it, and after a 429 it runs again. A direct call within the body does not
-    wait.
+    task waits anyway, a failed wait ends it, and after a 429, which pauses the limit of `throttle_on_429`, it runs
+    again. A direct call within the body does not wait.
     """
     install(app, limiter, eager="wait")
     slots, runs = Concurrency("slots", 1), list[str]()
+    partner, other = (TokenBucket(name, "20/s", burst=10) for name in ("partner", "other"))
 
     class Base(app.Task):  # type: ignore[misc, name-defined]
         abstract = True
@@ -225,7 +226,7 @@ def test_an_eager_task_whose_class_has_a_call_of_its_own_waits(app: Celery, limi
             else:
                 self.request_stack.push(Context(*args, **kwargs))
 
-    @app.task(shared=False, base=Base, throttle=slots)
+    @app.task(shared=False, base=Base, throttle=[slots, partner, other], throttle_on_429=partner)
     def job(depth: int) -> int:
         runs.append("body")
         if len(runs) == 1:
@@ -237,6 +238,7 @@ def test_an_eager_task_whose_class_has_a_call_of_its_own_waits(app: Celery, limi
         runs.append("keyed")
 
     assert job.delay(1).get() == 0
+    assert limiter.peek(partner).remaining < limiter.peek(other).remaining, "after its pause the bucket is empty"
     assert runs == ["body", "body", "body"]
     assert limiter.peek(slots).remaining == 1
     assert isinstance(keyed.delay().result, ConfigurationError)

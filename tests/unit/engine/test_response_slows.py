@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,30 +39,6 @@ def test_no_more_are_granted_than_the_partner_has_left(limiter: Limiter, clock: 
     running.apply_response(SPENT)
     assert 2 <= _grants(limiter, limit, clock, 30) <= 3
     assert _grants(limiter, limit, clock, 30) > 10
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        {"RateLimit": '"default";r=3;t=5'},  # older: it arrives after a newer one
-        {"RateLimit": '"default";r=9;t=30'},
-        {},
-        {"X-RateLimit-Remaining": "-9", "X-RateLimit-Reset": "never"},
-    ],
-)
-def test_no_response_makes_a_limit_faster(limiter: Limiter, clock: FakeClock, response: dict[str, Any]) -> None:
-    """Neither an older response nor a more generous one makes a limit faster."""
-    limit = LIMITS[0]
-    limiter.apply_response(SPENT, limit)
-    limiter.apply_response(response, limit)
-    assert _grants(limiter, limit, clock, 30) <= 3
-
-
-def test_a_429_response_denies_until_its_retry_after(limiter: Limiter, clock: FakeClock) -> None:
-    """A 429 response pauses the limit until its Retry-After, even if the body does not raise `RateLimited`."""
-    limiter.apply_response(SimpleNamespace(status_code=429, headers={"Retry-After": "20"}), LIMITS[0])
-    assert _grants(limiter, LIMITS[0], clock, 19) == 0
-    assert _grants(limiter, LIMITS[0], clock, 11) >= 10
 
 
 _NAMES = sorted({"Date", "Age"} | {name for dialect in DIALECTS for name in dialect.headers})
