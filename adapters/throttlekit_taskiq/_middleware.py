@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
-from taskiq import AckableMessage, AsyncBroker, NoResultError, TaskiqMessage, TaskiqMiddleware, TaskiqResult
+from taskiq import (
+    AckableMessage,
+    AsyncBroker,
+    InMemoryBroker,
+    NoResultError,
+    TaskiqMessage,
+    TaskiqMiddleware,
+    TaskiqResult,
+)
 from taskiq.decor import AsyncTaskiqDecoratedTask
 from taskiq.kicker import AsyncKicker
 from taskiq.labels import LabelType
@@ -119,6 +127,8 @@ class Throttle(TaskiqMiddleware):
 
         host: Any = broker
         host.decorator_class, host.listen = decorate, self._listen
+        if isinstance(broker, InMemoryBroker):
+            host.receiver.callback = partial(_call_in_own_task, host.receiver.callback)
         self._declare_all()
 
     def startup(self) -> None:
@@ -180,16 +190,11 @@ class Throttle(TaskiqMiddleware):
         return _MANY if places is None else places._value
 
     async def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
-        request = REQUEST.get()
-        if request is None or request.admitted is None:
+        if not isinstance(exception, _BodyDeferred) or (request := REQUEST.get()) is None:
             return
-        if (cancel := request.admitted.cancel()) is not None:
-            # A dependency has failed, so the body did not run. Return the units now: a broker in memory may run a task
-            # within the sender's asyncio task, which continues, so `_finish` may be called much later.
-            await self.limiter.threads.run_to_end(cancel)
-        elif isinstance(exception, _BodyDeferred) and request.delivered is not None:
+        if request.delivered is not None:
             await self._holding.keep(request.delivered)
-        elif isinstance(exception, _BodyDeferred):  # a broker in memory
+        else:  # a broker in memory
             await request.woken.wait()
             kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, dict(message.labels))
             await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
@@ -209,6 +214,14 @@ class Throttle(TaskiqMiddleware):
     def _declare_all(self) -> None:
         for task in self.broker.get_all_tasks().values():
             self._options.declare(task)
+
+
+async def _call_in_own_task(callback: Callable[..., Awaitable[None]], **arguments: Any) -> None:
+    """
+    Make a broker in memory run each callback in an asyncio task of its own, as a worker does. Such a broker may run a
+    task within the sender's asyncio task, which would then have the request of the wrong task, and end much later.
+    """
+    await asyncio.ensure_future(callback(**arguments))
 
 
 def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:

@@ -22,6 +22,7 @@ from throttlekit import (
     Concurrency,
     ConfigurationError,
     Limiter,
+    RateLimited,
     TokenBucket,
     current,
 )
@@ -237,6 +238,54 @@ def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task(limiter: L
         return (await sent.get_result()).return_value
 
     assert asyncio.run(main()) == 1
+
+
+def test_a_task_that_has_sent_another_one_in_place_waits_after_a_429(limiter: Limiter) -> None:
+    """With a broker in memory, the other task runs within it. Afterwards, the first task is the current one again."""
+    broker, ran, limit = InMemoryBroker(await_inplace=True), list[str](), TokenBucket("partner", "1000/s")
+    broker.add_middlewares(Throttle(limiter))
+
+    @broker.task(throttle=[limit])
+    async def inner() -> None:
+        ran.append("inner")
+
+    @broker.task(throttle=[limit])
+    async def outer() -> None:
+        await inner.kiq()
+        ran.append("outer")
+        if len(ran) == 2:
+            raise RateLimited(retry_after=0.01)
+
+    async def main() -> None:
+        await broker.startup()
+        await asyncio.wait_for(outer.kiq(), 30)
+
+    asyncio.run(main())
+    assert ran == ["inner", "outer"] * 2
+
+
+def test_a_body_can_call_the_function_of_a_task_that_has_failed_within_it(limiter: Limiter) -> None:
+    """A dependency of the other task has failed, so its body did not run. A direct call is an ordinary call."""
+    broker, limit = InMemoryBroker(await_inplace=True), TokenBucket("partner", "1000/s")
+    broker.add_middlewares(Throttle(limiter))
+
+    def depended() -> int:
+        raise ValueError("no")
+
+    @broker.task(throttle=[limit])
+    async def inner(given: int = TaskiqDepends(depended)) -> int:
+        return given
+
+    @broker.task(throttle=[limit])
+    async def outer() -> int:
+        await inner.kiq()
+        return await inner(7)
+
+    async def main() -> Any:
+        await broker.startup()
+        return (await (await outer.kiq()).get_result()).return_value
+
+    assert asyncio.run(main()) == 7
 
 
 def test_a_task_whose_event_loop_was_closed_waits_no_more(limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
