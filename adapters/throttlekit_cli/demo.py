@@ -176,12 +176,15 @@ def run(plan: Plan) -> int:
     with tempfile.TemporaryDirectory(prefix="throttlekit-demo-", ignore_cleanup_errors=True) as folder:
         fleet = _Fleet(Path(folder))
         try:
-            calls = _run_jobs(plan, fleet, console)
+            promises = check_promises(plan, _run_jobs(plan, fleet, console))
+            broken = [promise.name for promise in promises if promise.kept is False]
+            _print_promises(plan, promises, broken, console)
+            if broken:
+                console.print(fleet.keep_logs(), soft_wrap=True)
+        except DemoError as error:
+            raise DemoError(f"{error}\n{fleet.keep_logs()}".rstrip()) from None
         finally:
             fleet.close()
-    promises = check_promises(plan, calls)
-    broken = [promise.name for promise in promises if promise.kept is False]
-    _print_promises(plan, promises, broken, console)
     return 1 if broken else 0
 
 
@@ -316,18 +319,28 @@ class _Fleet:
         self._processes.append((shlex.join(command), process))
 
     def start_server(self, command: Callable[[str], list[str]]) -> int:
-        """Start a server on a free port, with the *command* for it. Return the port when it accepts connections."""
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = int(listener.getsockname()[1])
+        """
+        Start a server on a free port, with the *command* for it. Return the port when it accepts connections.
+
+        If another program takes the port before the server does, the server is started again on another port.
+        """
         own = {"TMPDIR": str(self.folder), "PYTHONIOENCODING": "utf-8"}
-        self.start(command(str(port)), cwd=self.folder, environment=os.environ | own)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
-            self.check()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                return port
-            time.sleep(0.02)
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", 0))
+                port = int(listener.getsockname()[1])
+            self.start(command(str(port)), cwd=self.folder, environment=os.environ | own)
+            _, process = self._processes[-1]
+            while process.poll() is None and time.monotonic() < deadline:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    return port
+                time.sleep(0.02)
+            if "address already in use" not in self.log().lower():
+                self.check()
+            elif process.poll() is not None:
+                self._processes.pop()
+                process.communicate()  # closes its pipe
         raise DemoError(f"a server does not answer:\n{self.log()}")
 
     def check(self) -> None:
@@ -345,6 +358,16 @@ class _Fleet:
         """Return the last lines that a process printed. Default: the process that was started last."""
         path = self.folder / f"{range(len(self._processes))[number]}.log"
         return "\n".join(path.read_text("utf-8", "replace").splitlines()[-20:])
+
+    def keep_logs(self) -> str:
+        """Copy all logs to a folder that remains. Return the line that names it, or "" if there are no logs."""
+        logs = list(self.folder.glob("*.log"))
+        if not logs:
+            return ""
+        kept = tempfile.mkdtemp(prefix="throttlekit-demo-logs-")
+        for log in logs:
+            shutil.copy(log, kept)
+        return f"The logs are in {kept}"
 
     def close(self) -> None:
         """End every process, with its children."""

@@ -6,7 +6,9 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,17 +86,49 @@ def test_a_limiter_that_admits_everything_breaks_a_promise(
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
     assert re.search(r"^429s .*none: BROKEN *$", outcome.stdout, flags=re.MULTILINE)
     assert re.search(r"^Broken: 429s", outcome.stdout, flags=re.MULTILINE)
+    assert "The logs are in " in outcome.stdout
 
 
 def test_a_worker_that_ends_is_an_error(
     run_demo: Demo, demo_folder: Path, with_sitecustomize: Callable[[str], dict[str, str]]
 ) -> None:
-    """If a worker ends, the message has the end of its log. No process and no file is left."""
+    """If a worker ends, the message has the end of its log. No process is left, and no file except the logs."""
     outcome = run_demo("--jobs", "5", **with_sitecustomize(WORKER_ENDS))
     assert outcome.returncode == 2
     assert "a process ended: dramatiq tasks" in outcome.stderr
     assert "this worker cannot start" in outcome.stderr
-    assert list(demo_folder.iterdir()) == []
+    (kept,) = demo_folder.iterdir()
+    assert f"The logs are in {kept}" in outcome.stderr
+    assert "this worker cannot start" in "".join(log.read_text() for log in kept.glob("*.log"))
+
+
+def test_a_port_that_another_program_takes_is_replaced(tmp_path: Path) -> None:
+    """The port is free when the demo chooses it, and may be in use when the server begins to listen."""
+    fleet, others = demo._Fleet(tmp_path), list[socket.socket]()
+
+    def command(port: str) -> list[str]:
+        if not others:
+            others.append(socket.socket())
+            others[0].bind(("127.0.0.1", int(port)))
+        return [sys.executable, str(demo.EXAMPLES / "partner.py"), "--port", port]
+
+    try:
+        port = fleet.start_server(command)
+        assert port != others[0].getsockname()[1]
+        fleet.check()
+    finally:
+        fleet.close()
+        others[0].close()
+
+
+def test_a_server_that_cannot_start_is_an_error(tmp_path: Path) -> None:
+    """The demo does not try it on another port."""
+    fleet = demo._Fleet(tmp_path)
+    try:
+        with pytest.raises(demo.DemoError, match=r"a process ended: .*\nno such option"):
+            fleet.start_server(lambda port: [sys.executable, "-c", "import sys; sys.exit('no such option')", port])
+    finally:
+        fleet.close()
 
 
 def test_without_a_server_the_demo_says_how_to_install_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
