@@ -255,9 +255,9 @@ def throttlekit_cost(job: Job, limit: Limit) -> int | None:
     Called when the cost of a job under a limit is computed, unless the call has one.
 
     Return a whole number of units from 0 to what the limit can admit at once, or None for the limit's own cost. Of a
-    concurrency limit, the units are slots; with *adapt* or *held_by*, a job holds at most one. The first number is
-    used. Plugins that were registered later are called first. After an exception or another result,
-    which is logged, the limit's own cost is used.
+    concurrency limit, the units are slots; with *adapt* or *held_by*, a job holds at most one, and a higher number is a
+    `ConfigurationError` for the caller. The first number is used. Plugins that were registered later are called first.
+    After an exception or another result, which is logged, the limit's own cost is used.
     """
 
 

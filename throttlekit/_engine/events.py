@@ -75,15 +75,19 @@ class EventDispatcher:
         return self._key.first_of(key_text, job=job, limit=limit)
 
     def cost(self, job: Job, limit: Limit) -> int | None:
-        """Return the cost that a plugin sets for *job* under *limit*, or None to use the limit's own."""
+        """
+        Return the cost that a plugin sets for *job* under *limit*, or None to use the limit's own.
 
-        def units(advice: Any) -> int:
-            cost = limit.check_cost(advice)
-            if cost > 1 and not limit.period_us and (limit.adapt or limit.held_by is not None):
-                raise ConfigurationError(f"a job holds one slot of {limit!r} at most, not {cost}")
-            return cost
-
-        return self._cost.first_of(units, job=job, limit=limit)
+        Raises:
+            ConfigurationError: The cost is above 1, and each job, or each workflow, holds one slot of *limit*.
+        """
+        cost = self._cost.first_of(limit.check_cost, job=job, limit=limit)
+        if cost is not None and cost > 1 and not limit.period_us and (limit.adapt or limit.held_by is not None):
+            option = "adapt=" if limit.adapt else "held_by="
+            raise ConfigurationError(
+                f"limit {limit.name!r}: a plugin sets the cost {cost}, but with {option} a job holds one slot"
+            )
+        return cost
 
     def failure_policy(
         self, error: StoreUnavailable, claims: Sequence[Claim], job: Job | None

@@ -99,16 +99,18 @@ def test_invalid_cost_is_ignored(cost: Any, caplog: pytest.LogCaptureFixture) ->
     assert "A plugin failed in throttlekit_cost; what it returned is not used." in caplog.text
 
 
-def test_cost_of_a_plugin_is_a_number_of_slots(caplog: pytest.LogCaptureFixture) -> None:
-    """A plugin may set how many slots a job holds, but not where each job, or each workflow, holds one."""
+def test_cost_of_a_plugin_is_a_number_of_slots() -> None:
+    """A plugin may set how many slots a job holds. If each job, or each workflow, holds one, that is an error."""
     adaptive = Concurrency("adaptive", 4, adapt=ByLatency(floor=2))
     shared = Concurrency("shared", 4, held_by="{account}")
     made = limiter(CostFor({"slots": 3, "adaptive": 3, "shared": 3}))
     decision = made.acquire(Concurrency("slots", 4), job=JOB)
     assert (decision.cost, decision.remaining) == (3, 1)
-    for limit in (adaptive, shared):
-        assert made.acquire(limit, job=JOB).cost == 1
-    assert "holds one slot of" in caplog.text
+    for limit, option in ((adaptive, "adapt="), (shared, "held_by=")):
+        with pytest.raises(ConfigurationError, match=f"sets the cost 3, but with {option} a job holds one slot"):
+            made.acquire(limit, job=JOB)
+    made = limiter(CostFor({"adaptive": 1, "shared": 0}))
+    assert [made.acquire(limit, job=JOB).cost for limit in (adaptive, shared)] == [1, 0]
 
 
 def test_key_of_a_plugin_replaces_the_limits_key() -> None:
