@@ -188,7 +188,7 @@ class Wired:
         For adapters whose processes end without notice: report the decisions of this process to the fleet now.
 
         This takes one round trip if there is something to report, and the process is younger than two seconds or has
-        run one job. An older process reports in the background.
+        run one job. An older process reports in the background. If the store does not answer, the report is dropped.
         """
         if self.fleet is not None:
             self.fleet.flush()

@@ -24,7 +24,6 @@ from throttlekit.adapter import (
     Run,
     Waited,
     decision_from_receipt,
-    flush,
     receipt,
     running,
 )
@@ -118,7 +117,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
             raise
     finally:
         if is_last:
-            flush(limiter)  # sends settled costs and received responses
+            limiter.flush()  # sends settled costs and received responses
 
 
 def _put_back_after_429(job: Any, grant: Grant, error: RateLimited) -> Denied | None:

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from throttlekit import Limiter
-from throttlekit.adapter import Deferred, Waiting, Waker, flush
+from throttlekit.adapter import Deferred, Waiting, Waker
 from throttlekit_rq._admission import Check
 from throttlekit_rq._host import UNAVAILABLE
 from throttlekit_rq._promoter import wake
@@ -190,7 +190,7 @@ class Holding:
             for item in waker.close():
                 queues.setdefault(item.queue, []).append(item)
         for limiter in self._wakers:
-            flush(limiter)
+            limiter.flush()
         with suppress(Exception):  # otherwise the jobs are enqueued `GRACE_S` later
             for queue, items in queues.items():
                 to_front = in_queue(queue)

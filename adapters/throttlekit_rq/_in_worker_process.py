@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import Deferred, Waiting, flush, show_log
+from throttlekit.adapter import Deferred, Waiting, show_log
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
@@ -122,7 +122,7 @@ def _context_with_check(job: Any) -> AbstractContextManager[Body] | Denied:
         return running_body(job, answer) if isinstance(answer, Grant) else answer
     finally:
         if not isinstance(answer, Grant):  # otherwise the context reports after the body
-            flush(check.limiter)
+            check.limiter.flush()
 
 
 def _admit_in_place(check: Check) -> Grant | Denied:

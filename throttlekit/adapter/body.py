@@ -25,7 +25,6 @@ __all__ = [
     "decision_from_receipt",
     "end",
     "end_async",
-    "flush",
     "receipt",
     "resume",
     "running",
@@ -186,13 +185,3 @@ def _read_charge(data: Mapping[str, Any]) -> Charged:
     if not isinstance(holder, str):
         raise TypeError("holder")
     return Charged(limit, bucket, cost, at_us, bool(data["measured"]), holder)
-
-
-def flush(limiter: Limiter) -> None:
-    """
-    Report the decisions of *limiter* in this process now, for processes that end without notice, like RQ's work-horse.
-
-    This takes one round trip if there is something to report and the process is younger than two seconds or has run one
-    job. An older process reports in the background. If the store does not answer, the report is dropped.
-    """
-    limiter.flush()
