@@ -99,15 +99,13 @@ class Deferral:
 
     Attributes:
         item: The held message.
-        copy: The copy to enqueue. None if the message is held.
+        copy: The copy to enqueue. None if the message is held, or if the copy was enqueued.
         delay_ms: The delay of the copy. None if it has no delay.
-        sent: Whether the copy was enqueued.
     """
 
     item: Item
     copy: Any = None
     delay_ms: int | None = None
-    sent: bool = False
 
 
 @dataclass(eq=False, slots=True)

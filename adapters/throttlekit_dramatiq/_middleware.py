@@ -256,7 +256,7 @@ class Throttle(Middleware):
         if _GRANT in marks:
             self._finish(message)
         deferral: Deferral | None = marks.get(DEFERRAL)
-        if deferral is None or deferral.copy is None or deferral.sent:
+        if deferral is None or deferral.copy is None:
             return
         try:
             if not deferral.item.is_ours:
@@ -265,7 +265,7 @@ class Throttle(Middleware):
         except Exception as error:
             reason = f"a denied message could not be put back: {error!r}"
             raise DeferFailed(reason) from error  # type: ignore[no-untyped-call]
-        deferral.sent = True
+        deferral.copy = None
 
     def _follow(self, broker: Any, message: Any, outcome: Outcome, item: Item) -> None:
         if not isinstance(outcome, Run) and _GRANT not in message.__dict__:
