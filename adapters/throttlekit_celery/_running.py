@@ -50,7 +50,7 @@ class RunningTasks:
         self._tasks: set[HeldTask] = set()
 
     def execute(self, held: HeldTask, run: Run, pool: Any, **options: Any) -> Any:
-        """Pass *held* to the pool."""
+        """Pass *held* to the pool. If that fails before its body begins, its units are returned."""
         request = held.request
         request.on_accepted = partial(self._on_accepted, held, request.on_accepted)
         request.on_success = partial(self._on_success, held, request.on_success)
@@ -63,7 +63,11 @@ class RunningTasks:
             self._limiter.keep(held.slots, lambda: None)  # before the body begins, no body has to be interrupted
         try:
             return held.execute(pool, **options)
-        except BaseException:
+        except BaseException as error:
+            # A pool of threads that could not start a thread raises RuntimeError, and runs the task later.
+            if run.decision is not None and request.time_start is None and not isinstance(error, RuntimeError):
+                held.slots = held.own_slots = None
+                self._limiter.cancel(run.decision)
             self._release(held.slots)
             self._end(held)
             raise

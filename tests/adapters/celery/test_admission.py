@@ -14,6 +14,7 @@ from typing import Any
 import celery
 import celery.signals
 import pytest
+from celery.exceptions import TaskRevokedError
 
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
@@ -239,12 +240,37 @@ def test_a_task_that_its_pool_discards_keeps_no_slot(
     assert admission._running._tasks == set()
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_task_that_its_pool_does_not_accept_returns_its_units(
+    admission: Admission, consumer: Consumer, limiter: Limiter, begun: bool
+) -> None:
+    """
+    For example, the task has expired since its request for units. The units stay charged if the body has begun: a pool
+    without processes or threads runs the body in this call.
+    """
+    rate, slots = TokenBucket("rate", "1/h", burst=1), Concurrency("slots", 1)
+    consumer.app.task(_nothing, name="limited", throttle=[rate, slots], shared=False)
+    request: Any = Request(consumer.app.tasks["limited"], "2")
+
+    def execute(*_: Any) -> None:
+        request.time_start = time.time() if begun else None
+        raise TaskRevokedError
+
+    request.execute_using_pool = execute
+    admission.receive(request)
+    with pytest.raises(TaskRevokedError):
+        consumer.on_task_request(request)
+    assert limiter.peek(slots).allowed
+    assert limiter.peek(rate).allowed is not begun
+    assert admission._running._tasks == set()
+
+
 def test_an_acknowledged_task_that_its_pool_discards_runs_again(
     admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker no longer has a task that got a 429, so the worker keeps it until it has connected again."""
     consumer.pool.uses_semaphore = True
-    monkeypatch.setattr(admission._copies, "put_back", lambda *_: False)
+    monkeypatch.setattr(admission._copies, "put_back", lambda _, done: done(False))
     request = receive(admission, consumer)
     get_429(request, consumer)
     consumer.turn_until(lambda: request.ran, "the task was passed to the pool again")
