@@ -26,7 +26,7 @@ from throttlekit_celery._host import (
     real_app,
 )
 from throttlekit_celery._installation import Installation, add, installation_of
-from throttlekit_celery._options import TaskLimits, WorkerHost
+from throttlekit_celery._options import TaskLimits
 
 __all__ = ["install"]
 
@@ -89,8 +89,9 @@ def install(
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
     if type(max_held) is not int or max_held < 1:
         raise ConfigurationError(f"max_held must be a whole number of at least 1, not {max_held!r}")
-    limits, rules = TaskLimits(limiter, throttle), WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
-    throttling = Throttling(limiter, WorkerHost(limits, rules), rules=rules, log=_log, noun="Task")
+    rules = WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
+    limits = TaskLimits(limiter, throttle, rules)
+    throttling = Throttling(limiter, limits, rules=rules, log=_log, noun="Task")
     installed = Installation(
         throttling,
         limits,

@@ -20,7 +20,7 @@ from throttlekit.adapter import (
 from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import expires_in, job_of
 
-__all__ = ["DECLARED", "TaskLimits", "WorkerHost"]
+__all__ = ["DECLARED", "TaskLimits"]
 
 _log = logging.getLogger("throttlekit.celery")
 
@@ -31,18 +31,21 @@ _STRATEGY = "celery.worker.strategy:default"
 
 class TaskLimits:
     """
-    The options of each task. The limits of *by_name* replace those of the task's own option `throttle`.
+    The options of each task, and the `Host` of `throttlekit.adapter.Throttling` in a worker's main process.
+
+    Args:
+        by_name: The limits by the task's name. They replace those of the task's own option `throttle`.
 
     Raises:
         ConfigurationError: *by_name* is not a mapping of names to limits.
     """
 
-    def __init__(self, limiter: Limiter, by_name: Mapping[str, Any] | None) -> None:
+    def __init__(self, limiter: Limiter, by_name: Mapping[str, Any] | None, rules: WaitRules) -> None:
         if by_name is not None and not isinstance(by_name, Mapping):
             raise ConfigurationError(
                 f'throttle= takes a mapping of task names to limits, like {{"tasks.call": [limit]}}, not {by_name!r}'
             )
-        self._limiter = limiter
+        self._limiter, self._rules = limiter, rules
         self._by_name: dict[str, tuple[Limit, ...]] = {}
         self._known: dict[str, JobOptions] = {}
         for name, spec in (by_name or {}).items():
@@ -116,16 +119,8 @@ class TaskLimits:
         ).limits
         return (lambda function: check_function(limits, function)) if limits else None
 
-
-class WorkerHost:
-    """Implements `throttlekit.adapter.Host` for the tasks in a worker's main process."""
-
-    def __init__(self, limits: TaskLimits, rules: WaitRules) -> None:
-        self._limits = limits
-        self._rules = rules
-
     def options(self, message: HeldTask) -> JobOptions:
-        return self._limits.of(message.request.task)
+        return self.of(message.request.task)
 
     def job(self, message: HeldTask) -> Job:
         return job_of(message.request.task, message.request, queue=message.queue or "")

@@ -28,7 +28,7 @@ from throttlekit_celery._body import RunAgain
 from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._installation import installation_of
-from throttlekit_celery._options import TaskLimits, WorkerHost
+from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._requeue import ASKS_AT
 
 PARTNER = TokenBucket("partner", "2/s", burst=1)
@@ -127,9 +127,10 @@ def make_admission(limiter: Limiter, reserved: Any) -> Iterator[Callable[..., Ad
     made: list[Admission] = []
 
     def make(consumer: Consumer, rules: WaitRules | None = None) -> Admission:
-        limits, rules = TaskLimits(limiter, {"call": PARTNER}), rules or WaitRules()
+        rules = rules or WaitRules()
+        limits = TaskLimits(limiter, {"call": PARTNER}, rules)
         log = logging.getLogger("throttlekit.celery")
-        throttling = Throttling(limiter, WorkerHost(limits, rules), rules=rules, log=log, noun="Task")
+        throttling = Throttling(limiter, limits, rules=rules, log=log, noun="Task")
         made.append(Admission(consumer, throttling, limits, max_hold=None, max_held=100))
         made[-1].start()
         return made[-1]

@@ -13,7 +13,7 @@ from celery import Celery
 
 from support.servers.stores import Recording
 from throttlekit import ConfigurationError, LeakyBucket, Limiter, TokenBucket
-from throttlekit.adapter import Waker
+from throttlekit.adapter import WaitRules, Waker
 from throttlekit_celery import install
 from throttlekit_celery._options import TaskLimits
 
@@ -161,7 +161,7 @@ def test_limits_by_name_override_those_of_the_task(make_app: Callable[..., Celer
         "plain": {},
     }.items():
         app.task(name=name, shared=False, **options)(nothing)
-    limits = TaskLimits(Limiter(), {"named": [two], "freed": None})
+    limits = TaskLimits(Limiter(), {"named": [two], "freed": None}, WaitRules())
     found = {
         name: limits.of(app.tasks[name]).limits for name in ("own", "named", "freed", "annotated", "based", "plain")
     }
