@@ -287,16 +287,14 @@ class Admission:
             self._publish_copy(held)
 
     def _publish_copy(self, held: HeldTask) -> None:
-        is_published = False
         try:
-            is_published = self._copies.put_back(held, partial(self._on_copy_result, held))
+            self._copies.put_back(held, partial(self._on_copy_result, held))
         except Exception as error:
             self._copy_again_at = time.monotonic() + _RETRY_COPY_AFTER
             if self._copy_failed.due():
                 _log.warning(
                     "Denied tasks could not be put back (%s); they are held, and put back later.", type(error).__name__
                 )
-        if not is_published:
             self._on_copy_result(held, False)
 
     def _on_copy_result(self, held: HeldTask, safe: bool) -> None:

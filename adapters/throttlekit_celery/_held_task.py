@@ -16,8 +16,7 @@ __all__ = ["HeldTask", "State"]
 class State(Enum):
     """The part of the worker that has a throttled task."""
 
-    RESERVED = "Celery: until the ETA, for rate_limit, for a free process"
-    WAITING_FOR_POOL = "PoolCapacity"
+    RESERVED = "Celery: until the ETA, for rate_limit, for a free process; or PoolCapacity"
     HELD = "HeldTasks: until it is woken"
     REQUEUEING = "HeldTasks: until the broker has confirmed the copy"
     RUNNING = "RunningTasks"

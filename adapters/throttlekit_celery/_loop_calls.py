@@ -1,4 +1,4 @@
-"""Calls that other threads hand over to the thread of a worker's event loop."""
+"""Calls in the thread of a worker's event loop: those that other threads hand over to it, and those of its timer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-__all__ = ["LoopCalls"]
+__all__ = ["LoopCalls", "NextCall"]
 
 _log = logging.getLogger("throttlekit.celery")
 
@@ -77,3 +78,31 @@ class LoopCalls:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._pipe[0], 65_536)
         self.run()
+
+
+class NextCall:
+    """
+    The next call of a function by a worker's timer. At most one call is scheduled at a time.
+
+    Args:
+        function: It is called without arguments, and may schedule its next call.
+    """
+
+    def __init__(self, consumer: Any, function: Callable[[], object]) -> None:
+        self._consumer, self._function = consumer, function
+        self._scheduled: object = None
+
+    def schedule(self, seconds: float) -> None:
+        """Schedule a call in *seconds*, unless one is scheduled."""
+        if self._scheduled is None:
+            self._scheduled = this = object()
+            self._consumer.timer.call_after(seconds, partial(self._run, this))
+
+    def drop(self) -> None:
+        """Drop the scheduled call. After a lost connection, the worker may have dropped its timers."""
+        self._scheduled = None
+
+    def _run(self, this: object) -> None:
+        if this is self._scheduled:
+            self._scheduled = None
+            self._function()

@@ -12,8 +12,9 @@ from collections import deque
 from typing import Any
 from weakref import WeakSet
 
-from throttlekit_celery._held_task import HeldTask, State
+from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import count_free_processes, count_startable_processes, worker_state
+from throttlekit_celery._loop_calls import NextCall
 
 __all__ = ["PoolCapacity"]
 
@@ -27,7 +28,7 @@ class PoolCapacity:
         self._consumer = consumer
         self._received: WeakSet[Any] = WeakSet()  # requests
         self._waiting: deque[HeldTask] = deque()
-        self._checking = False
+        self._next_check = NextCall(consumer, self._fill)
         self._admitted: HeldTask | None = None
 
     def record_received(self, request: Any) -> None:
@@ -57,10 +58,8 @@ class PoolCapacity:
             return True
         if not self._waiting and self._free_slots() >= 0:
             return True
-        held.set_state(State.WAITING_FOR_POOL)
         self._waiting.append(held)
-        if not self._checking:
-            self._check_later()
+        self._next_check.schedule(_CHECK_EVERY)
         return False
 
     def on_slot_freed(self) -> None:
@@ -88,7 +87,7 @@ class PoolCapacity:
         """Remove and return all tasks that wait."""
         waiting = list(self._waiting)
         self._waiting.clear()
-        self._checking = False  # a worker that loses its connection drops its timers
+        self._next_check.drop()
         return waiting
 
     def _free_slots(self) -> int:
@@ -101,24 +100,14 @@ class PoolCapacity:
         slots = pool.num_processes if getattr(pool, "uses_semaphore", False) else pool.limit
         return max(1, slots or 0) - (own - len(self._waiting))
 
-    def _check_later(self) -> None:
-        self._checking = True
-        self._consumer.timer.call_after(_CHECK_EVERY, self._check)
-
-    def _check(self) -> None:
-        self._checking = False
-        self._fill()
-
     def _fill(self) -> None:
         while self._waiting:
             first = self._waiting.popleft()
             if self._free_slots() < 0:
                 self._waiting.appendleft(first)
-                if not self._checking:
-                    self._check_later()
+                self._next_check.schedule(_CHECK_EVERY)
                 return
             self._admitted = first
-            first.set_state(State.RESERVED)
             try:
                 self._consumer.on_task_request(first.request)
             finally:

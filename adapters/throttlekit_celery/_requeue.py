@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import Producer, VirtualChannel, expires_in, source_queue
+from throttlekit_celery._loop_calls import NextCall
 
 __all__ = ["ASKS_AT", "Copies", "first_request_delay", "queue_of"]
 
@@ -63,37 +64,33 @@ class Copies:
         self._producer: Any = None
         self._number = 0
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
-        # Only one check is scheduled at a time: publishing also reads confirmations, so each of many copies in a row
-        # may find that no other copy is unconfirmed.
-        self._next_check: object = None
+        self._next_check = NextCall(consumer, self._check)
         self._lock = threading.RLock()
 
     def start(self) -> None:
         """Prepare for a new connection of the worker, which may have dropped its timers."""
-        self._next_check = None
+        self._next_check.drop()
         self._worker = self._consumer.connection
         if self._producer is not None and _server(self._make_connection()) != _server(self._producer.connection):
             self.close()
         if self._unconfirmed:
-            self._check_later()
+            self._next_check.schedule(_CHECK_EVERY)
 
-    def put_back(self, held: HeldTask, done: _Done) -> bool:
+    def put_back(self, held: HeldTask, done: _Done) -> None:
         """
         Publish a copy of *held*'s message to its queue.
 
         Args:
             done: A function that is called, now or later, with True if the broker has the copy, and with False if the
-                broker may not have it.
-
-        Returns:
-            False if the queue is unknown, and nothing was published.
+                broker may not have it. It is not called after an error.
 
         Raises:
             Exception: An error of the broker's client. The broker may or may not have the copy.
         """
         queue = held.queue
         if queue is None or self._is_on_fanout(held):
-            return False
+            done(False)  # there is no queue to write to
+            return
         message, properties = held.request.message, held.request.message.properties
         expiry = expires_in(held.request)
         headers = {name: value for name, value in message.headers.items() if not name.startswith(_OF_THE_DELIVERY)}
@@ -123,11 +120,9 @@ class Copies:
             if _confirms(producer):
                 self._number += 1
                 self._unconfirmed[self._number] = time.monotonic(), queue, done
-                if self._next_check is None:
-                    self._check_later()
-                return True
+                self._next_check.schedule(_CHECK_EVERY)
+                return
         done(True)
-        return True
 
     def wait_for_confirmations(self, until: float) -> None:
         """Wait for all confirmations, at most until the monotonic clock shows *until*."""
@@ -138,17 +133,10 @@ class Copies:
         with self._lock:
             self._disconnect()
 
-    def _check(self, check: object) -> None:
-        if check is not self._next_check:
-            return
-        self._next_check = None
+    def _check(self) -> None:
         self._read(0)
         if self._unconfirmed:
-            self._check_later()
-
-    def _check_later(self) -> None:
-        self._next_check = object()
-        self._consumer.timer.call_after(_CHECK_EVERY, self._check, (self._next_check,))
+            self._next_check.schedule(_CHECK_EVERY)
 
     def _read(self, timeout: float) -> None:
         """Read the confirmations that have arrived. If one is overdue, treat all unconfirmed copies as lost."""

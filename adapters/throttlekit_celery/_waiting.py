@@ -21,7 +21,7 @@ from throttlekit import Limiter
 from throttlekit.adapter import Waiting, Waker
 from throttlekit_celery._held_task import HeldTask, State
 from throttlekit_celery._host import consume_again, has_fixed_windows, list_as_scheduled, worker_state
-from throttlekit_celery._loop_calls import LoopCalls
+from throttlekit_celery._loop_calls import LoopCalls, NextCall
 from throttlekit_celery._pool_capacity import PoolCapacity
 
 __all__ = ["HeldTasks"]
@@ -60,7 +60,7 @@ class HeldTasks:
         self._tasks: set[HeldTask] = set()
         self._woken: set[HeldTask] = set()  # woken tasks that have not reached the pool
         self._was_full = False
-        self._next_check: object = None
+        self._next_check = NextCall(consumer, self._check_all)
         self._checked_at = 0.0
         self._window, self._widens_at = 0, 0
         """The prefetch count of each consumer, if it is fixed, and the number of held tasks at which it is raised."""
@@ -76,7 +76,8 @@ class HeldTasks:
         for held in (*self._tasks, *self._woken):
             held.raised = False  # the new connection begins with the initial prefetch count
         self.loop.start()
-        self._next_check, self._window, self._widens_at = None, 0, 0
+        self._next_check.drop()
+        self._window, self._widens_at = 0, 0
         least = self._consumer.initial_prefetch_count
         if least and has_fixed_windows(self._consumer):
             self._window, self._widens_at = least, max(1, least // 2)
@@ -158,8 +159,7 @@ class HeldTasks:
             if len(self._tasks) == self._widens_at:
                 self.loop.call(self._fit_window)
         held.set_state(state)
-        if self._next_check is None:
-            self._check_later()
+        self._check_later()
 
     def _fit_window(self) -> None:
         """
@@ -193,14 +193,9 @@ class HeldTasks:
             self._consumer.qos.decrement_eventually()
 
     def _check_later(self) -> None:
-        self._next_check = turn = object()
-        delay = _CHECK_EVERY if self._checked_at and not self._was_full else _FREED_WITHIN
-        self._consumer.timer.call_after(delay, self._check_all, (turn,))
+        self._next_check.schedule(_CHECK_EVERY if self._checked_at and not self._was_full else _FREED_WITHIN)
 
-    def _check_all(self, turn: object) -> None:
-        if turn is not self._next_check:
-            return
-        self._next_check = None
+    def _check_all(self) -> None:
         try:
             if self._was_full and self._free():
                 self._was_full = False
@@ -211,6 +206,7 @@ class HeldTasks:
                 if self._window > 2 * (self._consumer.initial_prefetch_count + len(self._tasks)):
                     self._fit_window()
         finally:
+            self._next_check.drop()  # a check that a task scheduled as it was put back, which may be too late
             if self._tasks:
                 self._check_later()
 

@@ -99,7 +99,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/adapters/celery/test_loop.py::test_one_confirmation_confirms_all_copies_before_it"],
         ),
         (
-            "        self._next_check = None\n        self._worker = self._consumer.connection",
+            "        self._next_check.drop()\n        self._worker = self._consumer.connection",
             "        self._worker = self._consumer.connection",
             ["tests/adapters/celery/test_loop.py::test_many_copies_are_checked_by_one_timer"],
         ),

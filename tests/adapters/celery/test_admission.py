@@ -208,7 +208,7 @@ def test_an_acknowledged_task_that_waits_survives_a_lost_connection(
     The task was acknowledged when its body began, got a 429, and was not put back yet. The broker does not deliver it
     again.
     """
-    monkeypatch.setattr(admission._copies, "put_back", lambda *_: False)
+    monkeypatch.setattr(admission._copies, "put_back", lambda _, done: done(False))
     request: Any = receive(admission, consumer)
     get_429(request, consumer)
     limiter.pause(PARTNER, 3600)
@@ -285,7 +285,7 @@ def test_an_acknowledged_task_that_waits_for_a_process_survives_a_lost_connectio
     admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery has the task in its queue for free processes, and clears that queue when the connection is lost."""
-    monkeypatch.setattr(admission._copies, "put_back", lambda *_: False)
+    monkeypatch.setattr(admission._copies, "put_back", lambda _, done: done(False))
     request = receive(admission, consumer)
     get_429(request, consumer)
     waiting: list[Any] = []
@@ -354,10 +354,9 @@ class Copying:
         monkeypatch.setattr(admission._copies, "wait_for_confirmations", lambda _: self._end_pending(self.confirms))
         monkeypatch.setattr(admission._copies, "close", lambda: self._end_pending(False))
 
-    def _put_back(self, held: HeldTask, done: Callable[[bool], None]) -> bool:
+    def _put_back(self, held: HeldTask, done: Callable[[bool], None]) -> None:
         self.published.append(held.request.id)
         self._pending.append(done)
-        return True
 
     def _end_pending(self, stored: bool) -> None:
         pending, self._pending = self._pending, []

@@ -104,7 +104,7 @@ class Copying:
             amqp=SimpleNamespace(queues={"jobs": SimpleNamespace(exchange=None)}),
             conf=SimpleNamespace(broker_read_url="amqp://", broker_write_url="amqp://"),
         )
-        timer = SimpleNamespace(call_after=lambda _, call, args: self.checks.append(lambda: call(*args)))
+        timer = SimpleNamespace(call_after=lambda _, call: self.checks.append(call))
         self.consumer = SimpleNamespace(app=app, timer=timer, connection=broker)
         self.copies = Copies(self.consumer)
         self.copies.start()
