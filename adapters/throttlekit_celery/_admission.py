@@ -278,7 +278,7 @@ class Admission:
                 break  # the broker does not answer
             held.set_state(State.REQUEUEING)
             self._publish_copy(held)
-        self._copies.wait_for_confirmations(max(until, time.monotonic() + 1.0))
+        self._copies.wait_for_confirmations(_GIVE_BACK_WITHIN)
         self._copies.close()
 
     def _put_back(self, held: HeldTask) -> None:

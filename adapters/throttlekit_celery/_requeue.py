@@ -124,9 +124,9 @@ class Copies:
                 return
         done(True)
 
-    def wait_for_confirmations(self, until: float) -> None:
-        """Wait for all confirmations, at most until the monotonic clock shows *until*."""
-        while self._unconfirmed and time.monotonic() < until:
+    def wait_for_confirmations(self, within: float) -> None:
+        """Wait until all copies are confirmed, or none has been published within the last *within* seconds."""
+        while any(time.monotonic() - since < within for since, _, _ in list(self._unconfirmed.values())):
             self._read(0.05)
 
     def close(self) -> None:

@@ -144,6 +144,30 @@ def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
     assert len(checks) == 5, "the worker may have dropped the timer of a copy that is confirmed by now"
 
 
+@pytest.mark.parametrize("confirmed_at", [8.0, 60.0])
+def test_the_last_copy_has_the_whole_time_to_be_confirmed(
+    broker: Broker, confirmed_at: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that stops waits for each copy equally long, however long it has taken to publish the others."""
+    now = [0.0]
+    monkeypatch.setattr("throttlekit_celery._requeue.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def drain_events(timeout: float) -> None:
+        now[0] += timeout
+        if now[0] < confirmed_at:
+            raise TimeoutError
+        broker.confirm()
+
+    monkeypatch.setattr(broker, "drain_events", drain_events)
+    worker, broker.is_slow = Copying(broker), True
+    worker.put_back(1)
+    now[0] = 4.0
+    worker.put_back(1)
+    worker.copies.wait_for_confirmations(5.0)
+    assert now[0] == pytest.approx(min(confirmed_at, 9.0), abs=0.1)
+    assert worker.safe == ([True, True] if confirmed_at < 9.0 else [])
+
+
 def test_one_confirmation_confirms_all_copies_before_it(broker: Broker) -> None:
     """RabbitMQ may confirm several copies at once. A copy that is not confirmed would be sent again."""
     worker, broker.is_slow = Copying(broker), True
