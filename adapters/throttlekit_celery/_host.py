@@ -254,13 +254,21 @@ def consume_again(consumer: Any, prefetch: int) -> None:
             tasks._basic_consume(queue, no_ack=tasks.no_ack)
 
 
-def count_free_processes(consumer: Any) -> int | None:
-    """Return the number of processes of a worker's prefork pool that have no task. Return None for other pools."""
+def count_free_processes(consumer: Any, *, ending: int = 0) -> int | None:
+    """
+    Return the number of processes of a worker's prefork pool that have no task. Return None for other pools.
+
+    With `app.Worker(optimization="fcfs")`, the pool may write several tasks to one process, and records it as free when
+    the first one ends. So the tasks of the pool are counted, too.
+
+    Args:
+        ending: The number of tasks that are counted although they end now: 1 while Celery releases the slot of a task.
+    """
     pool: Any = getattr(consumer.pool, "_pool", None)
     busy = getattr(pool, "_busy_workers", None)
     if busy is None or not consumer.controller.pool_putlocks:
         return None
-    return int(consumer.pool.num_processes - len(busy) - len(pool.outbound_buffer))
+    return int(consumer.pool.num_processes - max(len(busy) + len(pool.outbound_buffer), len(pool._cache) - ending))
 
 
 def count_startable_processes(consumer: Any) -> int:

@@ -44,7 +44,7 @@ class PoolCapacity:
         replacement of a process. Celery alone would queue the task in the pool. The slot that does not exist is not
         released, so the semaphore is right again.
         """
-        free = count_free_processes(self._consumer)
+        free = count_free_processes(self._consumer, ending=1)
         if free is None or free > 0:
             return True
         self._consumer.controller.semaphore.value = 0

@@ -125,13 +125,20 @@ class Controller:
 
 
 class Prefork(Consumer):
-    """A worker with a prefork pool."""
+    """
+    A worker with a prefork pool.
 
-    def __init__(self, processes: int) -> None:
-        workers = SimpleNamespace(_busy_workers=set[Any](), outbound_buffer=deque[Any]())
+    Attributes:
+        busy: Celery's record of busy processes. Each request has a process, unless *fcfs*: then one process has all.
+        tasks: The requests that the pool has.
+    """
+
+    def __init__(self, processes: int, *, fcfs: bool = False) -> None:
+        workers = SimpleNamespace(_busy_workers=set[Any](), outbound_buffer=deque[Any](), _cache=dict[Any, Any]())
         super().__init__(SimpleNamespace(num_processes=processes, _pool=workers))
         self.controller: Any = Controller(processes)
-        self.busy, self.semaphore = workers._busy_workers, self.controller.semaphore
+        self.busy, self.tasks, self.semaphore = workers._busy_workers, workers._cache, self.controller.semaphore
+        self.fcfs = fcfs
 
     def on_task_request(self, request: Any) -> None:
         self.semaphore.acquire(self._process, request)
@@ -139,12 +146,14 @@ class Prefork(Consumer):
     def _process(self, request: Any) -> None:
         if self.capacity.take_process(request.held) and self.capacity.admit_or_queue(request.held):
             self.ran.append(request)
-            self.busy.add(request)
+            self.busy.add("first" if self.fcfs else request)
+            self.tasks[request] = request
 
     def end(self, request: Any) -> None:
-        """End a body, as billiard does: its process is free before its slot is released."""
-        self.busy.discard(request)
+        """End a body, as billiard does: its process is free before its slot is released, and its task is after that."""
+        self.busy.discard("first" if self.fcfs else request)
         self.semaphore.release()
+        del self.tasks[request]
 
 
 @pytest.mark.parametrize("event", ["connection lost", "pool has grown", "pool has shrunk", "process replaced"])
@@ -186,8 +195,39 @@ def test_processes_that_autoscale_can_start_are_free(reserved: Any) -> None:
     prefork.controller.autoscaler = SimpleNamespace(max_concurrency=3)
     assert (prefork.capacity.count_free(0), prefork.capacity.count_free(1)) == (3, 2)
     prefork.pool.num_processes = 3
-    prefork.busy.update(range(3))
+    prefork.tasks.update(dict.fromkeys(range(3)))
     assert prefork.capacity.count_free(0) == 0
+
+
+def test_a_process_with_several_tasks_leaves_no_other_free(reserved: Any) -> None:
+    """
+    With `app.Worker(optimization="fcfs")`, Celery may write all tasks to one process, and counts it as free when the
+    first of them ends. Each task counts, so no held task is woken that would have to wait for a process.
+    """
+    prefork = Prefork(4, fcfs=True)
+    bodies = [prefork.receive() for _ in range(4)]
+    assert prefork.capacity.count_free(0) == 0
+    prefork.end(bodies.pop(0))
+    assert prefork.capacity.count_free(0) == 1
+    bodies += [prefork.receive() for _ in range(8)]
+    assert prefork.ran == [*prefork.ran[:1], *bodies[:4]]
+    for done in range(1, 9):
+        prefork.end(bodies.pop(0))
+        assert len(prefork.ran) == min(5 + done, 12)
+    assert prefork.capacity.count_free(0) == 1
+
+
+def test_after_a_lost_connection_at_most_one_task_waits_for_a_process(reserved: Any) -> None:
+    """With "fcfs", too, although Celery's record has one busy process."""
+    prefork = Prefork(4, fcfs=True)
+    bodies = [prefork.receive() for _ in range(4)]
+    prefork.semaphore.clear()
+    later = [prefork.receive() for _ in range(8)]
+    assert prefork.ran[4:] == later[:1]
+    assert prefork.capacity.count_free(0) == 1, "one woken task at a time waits among the other tasks"
+    for body in bodies:
+        prefork.end(body)
+    assert prefork.ran[4:] == later[:4]
 
 
 def test_a_body_can_end_while_the_reserved_requests_are_read(
