@@ -83,6 +83,7 @@ class Admission:
             # run unthrottled.
             limited = True
         if not limited:
+            self._capacity.keep_order(request)
             return
         # Celery copies headers to a retry of the body, and to a task that replaces this task.
         request.request_dict.pop(ASKS_AT, None)
@@ -102,6 +103,7 @@ class Admission:
         name_deliveries(consumer)
         keep_loop_running(consumer)
         self._copies.start()
+        self._capacity.start()
         self._throttling.warn_in_memory()
         self._pid = os.getpid()
         self._tasks.start()

@@ -49,6 +49,7 @@ class HeldTask:
         slots: The decision that admitted the task, if it holds slots of concurrency limits.
         own_slots: The part of *slots* that the main process releases when the body has ended.
         end: How the task ends without its body, if that is decided. Celery may not have stored it yet.
+        has_limits: False if the task only waits behind tasks that have limits.
     """
 
     request: Any
@@ -64,6 +65,7 @@ class HeldTask:
     slots: Decision | None = None
     own_slots: Decision | None = None
     end: Failed | Dropped | None = None
+    has_limits: bool = True
 
     @property
     def id(self) -> str:

@@ -3,12 +3,14 @@ Find out whether the pool of a worker has a free slot, and keep tasks until it h
 
 A prefork pool accepts a task only when a process is free for it. A pool of threads or greenlets accepts any number of
 tasks, and queues them internally. Without this module, a task in such a pool would be granted long before its body
-begins, and many granted tasks would begin together.
+begins, and many granted tasks would begin together. Tasks without limits wait only behind tasks that wait here.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -29,7 +31,13 @@ class PoolCapacity:
         self._received: WeakSet[Any] = WeakSet()  # requests
         self._waiting: deque[HeldTask] = deque()
         self._next_check = NextCall(consumer, self._fill)
-        self._admitted: HeldTask | None = None
+        self._admitted: Any = None  # a request
+
+    def start(self) -> None:
+        """Prepare for a new connection of the worker, which may have dropped its timers."""
+        self._next_check.drop()
+        if self._waiting:
+            self._next_check.schedule(_CHECK_EVERY)
 
     def record_received(self, request: Any) -> None:
         """Record that the worker has received a task, with or without limits. Other workers may share the process."""
@@ -54,13 +62,23 @@ class PoolCapacity:
 
     def admit_or_queue(self, held: HeldTask) -> bool:
         """Return whether *held* may request its units now. If not, keep it until the pool has a free slot."""
-        if held is self._admitted or count_free_processes(self._consumer) is not None:
+        if held.request is self._admitted or count_free_processes(self._consumer) is not None:
             return True
         if not self._waiting and self._free_slots() >= 0:
             return True
         self._waiting.append(held)
         self._next_check.schedule(_CHECK_EVERY)
         return False
+
+    def keep_order(self, request: Any) -> None:
+        """
+        Let *request*, which has no limits, wait behind the tasks that wait here when it is passed to the pool.
+
+        Otherwise tasks without limits would use each slot that becomes free, and the tasks that wait here would wait
+        until there are no others. In a worker with a prefork pool, all tasks wait for the processes in Celery's order.
+        """
+        if count_free_processes(self._consumer) is None:
+            request.execute_using_pool = partial(self._pass_in_order, request, request.execute_using_pool)
 
     def on_slot_freed(self) -> None:
         """Check for waiting tasks in the worker's own thread, at once. Called in a thread of the pool."""
@@ -77,11 +95,12 @@ class PoolCapacity:
         """
         slots = count_free_processes(self._consumer)
         if slots is None:
-            slots, queued = self._free_slots(), len(self._waiting)
+            slots = self._free_slots()
+            queued = slots < 0 or bool(self._waiting)
         else:
             slots = max(0, slots) + count_startable_processes(self._consumer)
-            queued = len(self._consumer.controller.semaphore._waiting)
-        return max(0, (slots or (1 if queued else 0)) - woken)
+            queued = bool(self._consumer.controller.semaphore._waiting)
+        return max(0, (max(0, slots) or int(queued)) - woken)
 
     def take_all(self) -> list[HeldTask]:
         """Remove and return all tasks that wait."""
@@ -103,15 +122,24 @@ class PoolCapacity:
     def _fill(self) -> None:
         while self._waiting:
             first = self._waiting.popleft()
-            if self._free_slots() < 0:
+            if first.has_limits and self._free_slots() < 0:
                 self._waiting.appendleft(first)
                 self._next_check.schedule(_CHECK_EVERY)
                 return
-            self._admitted = first
+            self._admitted = first.request
             try:
                 self._consumer.on_task_request(first.request)
             finally:
                 self._admitted = None
+
+    def _pass_in_order(self, request: Any, execute: Any, pool: Any, **options: Any) -> Any:
+        """Pass *request*, which has no limits, to the pool, or keep it. Celery calls this in place of *execute*."""
+        if self._waiting and request is not self._admitted:
+            self._waiting.append(HeldTask(request, execute, time.monotonic(), has_limits=False))
+            self._next_check.schedule(_CHECK_EVERY)
+            return None
+        request.__dict__.pop("execute_using_pool", None)  # a reference cycle
+        return execute(pool, **options)
 
 
 def _reserved_requests() -> list[Any]:

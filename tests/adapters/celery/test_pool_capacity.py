@@ -33,8 +33,20 @@ class Consumer:
         self.later.append(call)
 
     def on_task_request(self, request: Any) -> None:
-        if self.capacity.admit_or_queue(request.held):
+        if request.held is None:
+            request.execute_using_pool(self.pool)
+        elif self.capacity.admit_or_queue(request.held):
             self.ran.append(request)
+
+    def receive_without_limits(self) -> Any:
+        """Receive a task without limits, which Celery counts as reserved, too."""
+        request: Any = _Request()
+        request.held, request.execute_using_pool = None, lambda pool: self.ran.append(request)
+        self.capacity.record_received(request)
+        worker_state().reserved_requests.add(request)
+        self.capacity.keep_order(request)
+        self.on_task_request(request)
+        return request
 
     def receive(self) -> Any:
         """Receive another task, which Celery counts as reserved."""
@@ -49,7 +61,7 @@ class Consumer:
 class _Request:
     """A request that can be referenced weakly, like Celery's."""
 
-    held: HeldTask
+    held: HeldTask | None
 
 
 def _nothing() -> None: ...
@@ -84,6 +96,38 @@ def test_no_call_is_made_if_no_task_waits(consumer: Consumer) -> None:
     consumer.receive()
     consumer.capacity.on_slot_freed()
     assert not consumer.soon
+
+
+def test_tasks_without_limits_do_not_overtake_a_task_that_waits_for_a_thread(consumer: Consumer) -> None:
+    """They pass at once if no task waits. Otherwise all tasks begin in the order in which they were received."""
+    tasks = [consumer.receive_without_limits(), consumer.receive_without_limits()]
+    assert consumer.ran == tasks
+    assert consumer.capacity.count_free(0) == 1, "one woken task at a time waits among the other tasks"
+    tasks += [consumer.receive(), *(consumer.receive_without_limits() for _ in range(3)), consumer.receive()]
+    assert consumer.ran == tasks[:2]
+    for ended, begun in ((0, 2), (1, 6), (2, 6), (3, 6), (4, 6), (5, 7)):
+        worker_state().reserved_requests.discard(tasks[ended])
+        consumer.later.pop()()
+        assert consumer.ran == tasks[:begun]
+    assert not consumer.later
+
+
+def test_tasks_that_wait_as_the_worker_connects_are_checked(consumer: Consumer) -> None:
+    """The worker may have dropped the timer of their check, and all tasks that it receives wait behind them."""
+    tasks = [consumer.receive(), consumer.receive()]
+    consumer.later.clear()
+    tasks.append(consumer.receive_without_limits())
+    assert not consumer.later
+    consumer.capacity.start()
+    worker_state().reserved_requests.discard(tasks[0])
+    consumer.later.pop()()
+    assert consumer.ran == tasks
+
+
+def test_a_task_without_limits_is_freed_as_it_begins(consumer: Consumer) -> None:
+    """It is not part of a reference cycle, so its arguments use no memory after its end."""
+    request = consumer.receive_without_limits()
+    assert set(vars(request)) == {"held"}
 
 
 def test_a_prefork_pool_without_an_event_loop_has_the_processes_that_it_has_now(reserved: Any) -> None:

@@ -279,3 +279,19 @@ def test_waiting_tasks_run_if_a_pause_ends_before_its_time(make_site: Any, redis
         wait_until(
             lambda: len(site.ran("echo")) == tasks, description="all tasks have run, at the limit's rate", timeout=25
         )
+
+
+@pytest.mark.workers
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_tasks_without_limits_do_not_stop_those_with_limits(make_site: Any, pool: str) -> None:
+    """Tasks that were denied once run long before the last of many tasks without limits."""
+    site: CelerySite = make_site(pool=pool, denials=1, delay=0.3)
+    site.start()
+    for _ in range(20):
+        site.send("free_sleep", 0.1, ignore_result=True)
+    limited = [site.send("echo", number) for number in range(5)]
+    for _ in range(150):
+        site.send("free_sleep", 0.1, ignore_result=True)
+    assert [result.get(timeout=60) for result in limited] == list(range(5))
+    assert len(site.ran("free_sleep")) < 150
