@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Use
@@ -74,8 +75,8 @@ def decide_in_parts(
         in_order: Whether to send the requests in the order of the parts, instead of the order above.
 
     Raises:
-        StoreUnavailable: A part gave no usable answer to the decision, or to the request for a position; or a part
-            denied, but a slot could not be returned, and may still be held.
+        StoreUnavailable: A part gave no usable answer; or a part denied, but a slot could not be returned, and may
+            still be held.
     """
     answered: list[_Answered] = []
     requester = requester._replace(early_us=_early_us(parts, claims, requester))
@@ -99,11 +100,12 @@ def decide_in_parts(
         return _merge(answered, max(denials, key=_weight), len(claims), returned=())
     (denied,), charged = denials, answered[:-1]
     failure = _return_all(charged, claims, requester, denied, now_us)
-    if failure is not None:
-        raise failure
     if requester.job and denied.answer.reason is not Reason.FULL:
         for part in ordered[len(answered) :]:
-            part.store.return_units([Charge(claims[number]) for number in part.claims], requester, now_us)
+            with suppress(StoreUnavailable):  # otherwise its next request gets a position there
+                part.store.return_units([Charge(claims[number]) for number in part.claims], requester, now_us)
+    if failure is not None:
+        raise failure
     return _merge(answered, denied, len(claims), returned=charged)
 
 

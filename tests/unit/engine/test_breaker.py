@@ -30,7 +30,6 @@ from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
 from throttlekit.stores.breaker import CircuitBreaker
-from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.testing import FakeClock
 
 CLOSED = TokenBucket("closed", "10/s", burst=5)
@@ -324,43 +323,6 @@ def test_an_unavailable_node_does_not_block_the_others(clock: ManualClock) -> No
         with pytest.raises(StoreUnavailable):
             guard.settle(corrections)
         assert store.settled == ["b"] * times
-
-
-class Spread(Nodes):
-    """Two nodes of a cluster: the limits of one job are decided one after the other, and a dead node is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.timed_out = 0
-
-    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        if len(claims) == 1:
-            return super().decide(claims, requester, now_us, attempt=attempt)
-        parts = [Part(self, [number]) for number in range(len(claims))]
-        return decide_in_parts(parts, claims, requester, now_us, attempt=attempt)
-
-    def return_units(self, charges: Any, requester: Any, now_us: int | None = None) -> None:
-        self._reach(charges[0].claim.bucket)
-        super().return_units(charges, requester, now_us)
-
-    def _reach(self, name: str) -> None:
-        self.timed_out += self.part_of(name) in self.away
-        super()._reach(name)
-
-
-def test_a_denial_by_another_node_hides_no_outage(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    """If a limit on a node that answers denies a job, the other node is still called only once a second."""
-    caplog.set_level(logging.INFO, "throttlekit")
-    store, scarce = Spread(), TokenBucket("open-scarce", "1/h", burst=1)
-    limiter = Limiter(store)
-    wiring_of(limiter).stores.shared = CircuitBreaker(store, clock=clock)
-    assert limiter.acquire(scarce)
-    for second in (1, 2, 3):
-        for number in range(5):
-            assert not limiter.acquire(CLOSED, scarce, job=Job(id=str(number)))
-        assert store.timed_out == second
-        clock.now += 1.0
-    assert len(_logged(caplog)) == 1
 
 
 # What happens to jobs
