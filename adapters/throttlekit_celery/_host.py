@@ -259,7 +259,7 @@ def count_free_processes(consumer: Any, *, ending: int = 0) -> int | None:
     Return the number of processes of a worker's prefork pool that have no task. Return None for other pools.
 
     With `app.Worker(optimization="fcfs")`, the pool may write several tasks to one process, and records it as free when
-    the first one ends. So the tasks of the pool are counted, too.
+    the first one ends. So the tasks of this pool are counted, too.
 
     Args:
         ending: The number of tasks that are counted although they end now: 1 while Celery releases the slot of a task.
@@ -268,7 +268,9 @@ def count_free_processes(consumer: Any, *, ending: int = 0) -> int | None:
     busy = getattr(pool, "_busy_workers", None)
     if busy is None or not consumer.controller.pool_putlocks:
         return None
-    return int(consumer.pool.num_processes - max(len(busy) + len(pool.outbound_buffer), len(pool._cache) - ending))
+    is_fair = pool.sched_strategy == importlib.import_module("celery.concurrency.asynpool").SCHED_STRATEGY_FAIR
+    tasks = 0 if is_fair else len(pool._cache) - ending
+    return int(consumer.pool.num_processes - max(len(busy) + len(pool.outbound_buffer), tasks))
 
 
 def count_startable_processes(consumer: Any) -> int:

@@ -372,11 +372,11 @@ local function rings(c, name, ...)
   return call('PUBLISH', 'tk1:' .. name, concat(bell)) > 0
 end
 
--- Wakes an entry for `at`, if its owner listens. If not, the entry ends in an hour. Returns whether the owner listens.
+-- Wakes an entry for `at`, if its owner listens. If not, the entry ends in two days. Returns whether the owner listens.
 local function wake_entry(c, e, at, state)
   local list, late = c.list, lateness(e.owner)
   if late == 0 and not rings(c, e.owner, e.id, whole(at - now)) then
-    change(list, e, 'o', e.owner, 0, e.till or now + WOKEN)
+    change(list, e, 'o', e.owner, 0, e.till or now + KEPT_WAIT)
     owner_of(list, e.owner).free, list.head = DEAF, nil
     return false
   end

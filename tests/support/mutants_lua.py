@@ -84,7 +84,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("rings(c, each.name) and -now or DEAF", "DEAF"),
         ("  if o.free == DEAF then o.free, list.head = FREE_UNKNOWN, nil end", "  --"),
         ("then o.free, list.head = FREE_UNKNOWN, nil end", "then o.free = FREE_UNKNOWN end"),
-        ("0, e.till or now + WOKEN)", "0, e.till)"),
+        ("0, e.till or now + KEPT_WAIT)", "0, e.till)"),
         ("if name == c.requester then return true end", ""),
         ("elseif each.free > 0 and each.first_wake", "elseif each.free > 1 and each.first_wake"),
         ("< now and last_wake(c.list, each.name) + TRIAL < now then", "< now then"),

@@ -3,7 +3,7 @@ The waitlist of one limit and key: the order of the jobs, and which of them is w
 
 An entry has a position, an owner (the process that has the message), and one of three states:
 
-* waiting: it is in the order. If its owner does not listen, it may never return: it is removed after `WOKEN_US`.
+* waiting: it is in the order. The first entry of an owner that does not listen is removed after `KEPT_US`.
 * woken: its owner got a wake, with the time at which the job may request its units. The units are kept for the job
   until it requests them, at most until `PATIENCE_US` after that time. A wake charges nothing: a job is charged when it
   requests its units. If the job has not requested them after `WOKEN_US`, the entry is removed.
@@ -462,10 +462,10 @@ class Waitlist:
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
 
     def _wake(self, entry: Entry, at_us: int, now_us: int, ring: Ring, *, counts: bool) -> bool:
-        """Wake an entry. If its owner does not listen, the entry ends in an hour. Return whether the owner listens."""
+        """Wake an entry. If its owner does not listen, the entry ends in two days. Return whether the owner listens."""
         owner = self.owners[entry.owner]
         if not lateness_us(owner.name) and not ring(owner.name, Wake(entry.id, at_us - now_us)):
-            self.enter(entry, owner.name, entry.until_us or now_us + WOKEN_US)
+            self.enter(entry, owner.name, entry.until_us or now_us + KEPT_US)
             owner.free = DEAF
             return False
         self._change(entry, State.WOKEN, owner.name, at_us + WOKEN_US, at_us)

@@ -37,7 +37,7 @@ class Threads:
         Call *function* in a thread.
 
         Raises:
-            RuntimeError: No thread can start, or the interpreter is shutting down. *function* is never called then.
+            RuntimeError: No thread can start, or the interpreter is shutting down. *function* is not called later.
         """
         from concurrent.futures import ThreadPoolExecutor  # costly to import, and only event loops need it
 

@@ -128,9 +128,10 @@ class RedisServer:
         if isinstance(raised, StoreUnavailable):
             if raised.part is not None:
                 raised.part = self.part_of(name)
-                self._close_idle()
                 if is_replica(error):
                     self._demoted_at = time.monotonic()
+                if is_replica(error) or is_connection_failure(error):
+                    self._close_idle()
             raised.server = raised.part or self.address
         return raised
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import pkgutil
 import sys
 from typing import Any
 
@@ -25,7 +25,9 @@ def import_target(where: str) -> tuple[str, Any]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = pkgutil.resolve_name(f"{name}:{attribute}")
+        found: Any = importlib.import_module(name)
+        for part in filter(None, attribute.split(".")):
+            found = getattr(found, part)
     except Exception as error:
         raise ExaminationError(f"{where!r} cannot be imported: {type(error).__name__}: {error}") from error
     return name, found if attribute else None

@@ -137,7 +137,7 @@ def top(store: FleetStore, view: View, *, once: bool, as_json: bool, interval: f
                 return
             time.sleep(interval)
             fleet = view.look(store)
-    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS")
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").strip("0").isdigit()
     console = Console(highlight=False, width=None if has_width else _WIDTH)
     if once or not console.is_terminal:
         console.print(view.screen(fleet, console.width))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.concurrency.asynpool import SCHED_STRATEGY_FAIR, SCHED_STRATEGY_FCFS
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from throttlekit_celery._held_task import HeldTask
@@ -178,7 +179,10 @@ class Prefork(Consumer):
     """
 
     def __init__(self, processes: int, *, fcfs: bool = False) -> None:
-        workers = SimpleNamespace(_busy_workers=set[Any](), outbound_buffer=deque[Any](), _cache=dict[Any, Any]())
+        strategy = SCHED_STRATEGY_FCFS if fcfs else SCHED_STRATEGY_FAIR
+        workers = SimpleNamespace(
+            _busy_workers=set[Any](), outbound_buffer=deque[Any](), _cache=dict[Any, Any](), sched_strategy=strategy
+        )
         super().__init__(SimpleNamespace(num_processes=processes, _pool=workers))
         self.controller: Any = Controller(processes)
         self.busy, self.tasks, self.semaphore = workers._busy_workers, workers._cache, self.controller.semaphore
@@ -239,7 +243,7 @@ def test_processes_that_autoscale_can_start_are_free(reserved: Any) -> None:
     prefork.controller.autoscaler = SimpleNamespace(max_concurrency=3)
     assert (prefork.capacity.count_free(0), prefork.capacity.count_free(1)) == (3, 2)
     prefork.pool.num_processes = 3
-    prefork.tasks.update(dict.fromkeys(range(3)))
+    prefork.busy.update(range(3))
     assert prefork.capacity.count_free(0) == 0
 
 
