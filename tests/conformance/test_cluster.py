@@ -34,7 +34,7 @@ from throttlekit._core.waitlist import State
 from throttlekit._engine.waker import Waker
 from throttlekit.stores import Correction, MemoryStore
 from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.grouped import grouped
+from throttlekit.stores.grouped import GroupedStore
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_an_owner_listens_after_a_cluster_was_unavailable(
     store, beside = RedisClusterStore(cluster.url, timeout=5), MemoryStore()
     with contextlib.closing(store), monkeypatch.context() as patched:
         patched.setattr(store, "_connect", Mock(side_effect=away))
-        waker: Waker[str] = Waker(grouped(beside, [("*", store)]), lambda: 1, lambda id, item: None)
+        waker: Waker[str] = Waker(GroupedStore(beside, [("*", store)]), lambda: 1, lambda id, item: None)
         patched.setattr(waker, "on_missed", lambda: listening.append(""))
         waker.begin()
         wait_until(lambda: waker.listens, description="the waker listens")

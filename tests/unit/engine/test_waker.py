@@ -129,7 +129,7 @@ def test_an_answer_sends_no_request_in_the_thread_of_its_caller(bench: Bench) ->
     wait_until(lambda: bench.store.removed == ["unknown"], description="the unknown one is removed")
     assert threading.current_thread() not in threads
     bench.store.looks.clear()
-    bench.waker.pass_on("one")
+    bench.waker.pass_on("one", at_once=True)
     bench.waker.apply_answer("one", "one", [UNIT], DENIED)
     wait_until(lambda: bench.store.looks == [(1, ("one",))], description="a look names the job that was returned")
     assert threading.current_thread() not in threads
