@@ -29,7 +29,7 @@ WAITING_MODULES = [
 ]
 MAX_CALLS, MAX_FILES = 87, 32
 MAX_CONSTANTS = 34
-MAX_LUA_LINES = 2_202
+MAX_LUA_LINES = 2_196
 _PACKAGES = {"throttlekit", "throttlekit_dramatiq", "throttlekit_lua"}
 _SLOW = TokenBucket("slow", "1/h", burst=1)
 
