@@ -175,13 +175,7 @@ class ClaimResolver:
                 return given
         return limit.key_of(job)
 
-    def cost(self, call: Call, limit: Limit) -> int:
-        """
-        Return the cost of *call* under *limit*.
-
-        Raises:
-            ConfigurationError: The cost is invalid. `CostExceedsLimit`: The limit can never admit it.
-        """
+    def _cost(self, call: Call, limit: Limit) -> int:
         if call.cost is not None:
             return limit.given_cost(call.cost)
         if self._plugins is not None and call.job is not None:
@@ -223,7 +217,7 @@ class ClaimResolver:
             limit = declared.for_job(job) if declared.varies else declared
             text = "" if limit.key is None else self.key(call, limit)
             part = None if limit.scope == "global" else limit.part_of(job)
-            units = limit.cost_of(job) if plain and call.cost is None else self.cost(call, limit)
+            units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
             share = NO_TENANT_SHARE if limit.share is None else self._tenant_share(limit, job)
             if not remember or limit.by_value or isinstance(limit, Concurrency):
                 now_us = time.time_ns() // 1000

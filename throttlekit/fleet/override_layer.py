@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from throttlekit._core.algorithms.concurrency import Concurrency
@@ -36,22 +37,25 @@ class OverrideLayer:
     def acquire(self, call: Call) -> Decision:
         if not self._fleet.has_overrides():
             return self._pipeline.acquire(call)
-        resolver = self._pipeline.resolver
+        overrides, resolver = self._fleet.overrides, self._pipeline.resolver
         resolver.registry.check(call)
-        overridden = self._fleet.overrides.apply(call, resolver)
+        overridden = overrides.apply(call, resolver)
         if overridden.paused is not None:
             return self._hold_back(call, overridden.paused)
-        shadowed = [(self._claim(call, limit), too_dear) for limit, too_dear in overridden.shadow]
-        found = self._pipeline.acquire(call._replace(limits=overridden.limits)) if overridden.limits else None
+        try:
+            shadowed, too_dear = self._shadow_claims(call, overridden.shadow)
+            found = self._pipeline.acquire(call._replace(limits=overridden.limits)) if overridden.limits else None
+        except CostExceedsLimit as error:
+            return self._hold_back(call, overrides.too_dear(error, call))
         if found is not None and not (found.allowed and shadowed):
             return found
         decisions = [] if found is None else [found]
-        decisions += [self._decide_in_shadow(call, claim, too_dear) for claim, too_dear in shadowed]
+        decisions += [self._decide_in_shadow(call, each, too_dear.get(each.limit.name)) for each in shadowed]
         if call.peek:
             return replace(decisions[0], charged=())
         decision = replace(decisions[0], charged=tuple(each for one in decisions for each in one.charged))
         if call.delivery.waits is not None:  # the job may have waited for a limit now in shadow mode
-            call.delivery.waits.waker.leave_lists(call.id, [claim.claim for claim, _ in shadowed])
+            call.delivery.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
         if found is None:
             self._pipeline.events.emit_decided_locally(decision, call.limits, call.job)
         return decision
@@ -96,9 +100,30 @@ class OverrideLayer:
             self._fleet.count(decision, [claim], answer, NOT_WAITED, None)
         return decision
 
+    def _shadow_claims(self, call: Call, limits: Sequence[Limit]) -> tuple[list[Claim], dict[str, Rule]]:
+        """
+        Return the claims of *limits*, which are in shadow mode, and, by the limit's name, the rate rules that can never
+        admit the call's cost.
+        """
+        claims: list[Claim] = []
+        too_dear: dict[str, Rule] = {}
+        for limit in limits:
+            try:
+                claims += self._claims(call, limit)
+            except CostExceedsLimit as error:
+                held = self._fleet.overrides.too_dear(error, call)
+                claims += self._claims(call, held.limit)
+                too_dear[limit.name] = held.rule
+        return claims, too_dear
+
     def _hold_back(self, call: Call, paused: Paused) -> Decision:
         """Return the denial of a call that a rule pauses. Defer its job."""
-        fleet, job, claim = self._fleet, call.waiting, self._claim(call, paused.limit)
+        fleet, job = self._fleet, call.waiting
+        try:
+            (claim,) = self._claims(call, paused.limit)
+        except CostExceedsLimit as error:
+            paused = fleet.overrides.too_dear(error, call)
+            (claim,) = self._claims(call, paused.limit)
         known, waits, found = NOT_WAITED, call.delivery.waits, None
         if waits is not None:
             known = waits.waker.waited_of(call.id)
@@ -131,6 +156,5 @@ class OverrideLayer:
         except CostExceedsLimit:
             return self._in_force(call, 1)
 
-    def _claim(self, call: Call, limit: Limit) -> Claim:
-        (claim,) = self._pipeline.resolver.resolve(call._replace(limits=[limit]), remember=False)
-        return claim
+    def _claims(self, call: Call, limit: Limit) -> list[Claim]:
+        return self._pipeline.resolver.resolve(call._replace(limits=[limit]), remember=False)

@@ -46,14 +46,13 @@ class OverriddenLimits:
 
     Attributes:
         limits: The limits that are enforced.
-        shadow: The limits in shadow mode, which decide but deny no job; each with the rule whose rate can never admit
-            the call's cost, or None.
+        shadow: The limits in shadow mode, which decide but deny no job.
         paused: The limit that is paused for the longest time, or None if no limit is paused.
     """
 
     limits: list[Limit]
-    shadow: list[tuple[Limit, Rule | None]]
-    paused: Paused | None
+    shadow: list[Limit]
+    paused: Paused | None = None
 
 
 class Overrides:
@@ -80,56 +79,49 @@ class Overrides:
         """
         Apply the rules to the limits of *call*.
 
-        If the rate of a rule can never admit the call's cost, but the declared rate can, the rule is like a pause: the
-        job waits until the rule ends or is replaced.
+        Raises:
+            ConfigurationError: A key or a tier cannot be computed.
+        """
+        rules, now_us = self._follower.rules, self._follower.now_us()
+        limits, shadow, longest = list[Limit](), list[Limit](), None
+        for declared in call.limits:
+            own, scale = rules.get(declared.name, _NO_RULES), self._scale(declared.name, now_us)
+            if own is _NO_RULES and scale is None:
+                limits.append(declared)
+                continue
+            limit = self._alter(declared.for_job(call.real_job), own.set, scale, now_us)
+            paused = _pause(call, limit, resolver.key(call, limit), own.pause, now_us) if own.pause else None
+            if paused is not None and (longest is None or _end(paused.rule) > _end(longest.rule)):
+                longest = paused
+            is_shadowed = any(not rule.over(now_us) for rule in own.shadow.values())
+            (shadow if is_shadowed else limits).append(limit)
+        return OverriddenLimits(limits, shadow, longest)
+
+    def too_dear(self, error: CostExceedsLimit, call: Call) -> Paused:
+        """
+        Return the limit and the rule for a cost that the operator's rate can never admit, but the declared rate can.
+        The job waits until the rule ends or is replaced.
 
         Raises:
-            ConfigurationError: A key, a tier or a cost cannot be computed.
             CostExceedsLimit: The declared rate cannot admit the cost either.
         """
-        rules, now_us, job = self._follower.rules, self._follower.now_us(), call.real_job
-        limits, shadow, paused = list[Limit](), list[tuple[Limit, Rule | None]](), list[Paused]()
-        for each in call.limits:
-            own, scale = rules.get(each.name, _NO_RULES), self._scale(each.name, now_us)
-            if own is _NO_RULES and scale is None:
-                limits.append(each)
-                continue
-            declared = each.for_job(job)
-            limit = self._alter(declared, own.set, scale, now_us)
-            too_dear = self._too_dear(call._replace(job=job), resolver, declared, limit)
-            limit = limit if too_dear is None else declared
-            pause = _pause(call, limit, resolver.key(call, limit), own.pause, now_us) if own.pause else None
-            if pause is not None:
-                paused.append(Paused(limit, pause))
-            if any(not rule.over(now_us) for rule in own.shadow.values()):
-                shadow.append((limit, too_dear))
-            elif too_dear is not None:
-                paused.append(Paused(limit, too_dear))
-            else:
-                limits.append(limit)
-        return OverriddenLimits(limits, shadow, max(paused, key=lambda each: _end(each.rule), default=None))
-
-    def _too_dear(self, call: Call, resolver: ClaimResolver, declared: Limit, limit: Limit) -> Rule | None:
-        """Return the rule whose rate, in *limit*, can never admit the cost of *call*; None if the cost is admitted."""
-        try:
-            resolver.cost(call, limit)
-            return None
-        except CostExceedsLimit as error:
-            if error.cost > declared.most:
-                raise
-            own, now_us = self._follower.rules.get(declared.name, _NO_RULES), self._follower.now_us()
-            scale = self._scale(declared.name, now_us)
-            is_scaled = scale is not None and error.cost <= self._alter(declared, own.set, None, now_us).most
-            rule = scale if is_scaled else own.set.get(declared.of_tier)
-            if rule is not None and not own.shadow and self._denied_log.due():
-                _log.warning(
-                    "Limit %r denies jobs that cost more than %d, the most that the rate set by %s can admit. "
-                    "Set a greater burst, rate or factor, or end the rule.",
-                    declared.name,
-                    error.most,
-                    rule.by,
-                )
-            return rule
+        now_us = self._follower.now_us()
+        for limit in (declared.for_job(call.real_job) for declared in call.limits if declared.name == error.limit):
+            own = self._follower.rules.get(limit.name, _NO_RULES)
+            rule, scale = own.set.get(limit.of_tier), self._scale(limit.name, now_us)
+            if scale is not None and error.cost <= self._alter(limit, own.set, None, now_us).most:
+                rule = scale
+            if rule is not None and error.cost <= limit.most:
+                if not own.shadow and self._denied_log.due():
+                    _log.warning(
+                        "Limit %r denies jobs that cost more than %d, the most that the rate set by %s can admit. "
+                        "Set a greater burst, rate or factor, or end the rule.",
+                        limit.name,
+                        error.most,
+                        rule.by,
+                    )
+                return Paused(limit, rule)
+        raise error
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> list[Limit]:
         """Return *limits* with the rules applied. For a job, the limit of its tier replaces a limit with tiers."""
@@ -231,9 +223,9 @@ def _end(rule: Rule) -> float:
     return rule.until_us or math.inf
 
 
-def _pause(call: Call, limit: Limit, text: str, rules: dict[str | None, Rule], now_us: int) -> Rule | None:
+def _pause(call: Call, limit: Limit, text: str, rules: dict[str | None, Rule], now_us: int) -> Paused | None:
     """Return the longest pause that applies to the call's key, which is *text*."""
     part = limit.part_of(call.real_job)
     shown = text if part is None else f"{part}:{text}" if text else part
     found = [rules[name] for name in {None, text, shown} if name in rules and not rules[name].over(now_us)]
-    return max(found, key=_end, default=None)
+    return Paused(limit, max(found, key=_end)) if found else None

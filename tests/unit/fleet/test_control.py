@@ -273,6 +273,14 @@ def test_429_pauses_the_limit_at_the_current_rate(fleet: Fleet) -> None:
     assert fleet.decide(TIERED, plan="pro").reason == "paused"
 
 
+def test_a_cost_is_computed_once_for_each_request(fleet: Fleet) -> None:
+    """Also under a rule: a cost may take long to compute, and a second value may be above the rule's rate."""
+    costs = iter([1, 99])
+    metered = TokenBucket("metered", "100/s", burst=100, cost=lambda job: next(costs))
+    fleet.set_rules(Rule(what="set", name="metered", rate="10/s", burst=3))
+    assert (fleet.decide(metered).allowed, next(costs)) == (True, 99)
+
+
 def test_a_429_of_a_job_that_costs_more_than_a_set_burst_pauses_the_limit(fleet: Fleet) -> None:
     """The job waits until the rule ends, like any job whose cost is above a set burst: it does not fail."""
     dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
