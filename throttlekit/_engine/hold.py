@@ -184,9 +184,10 @@ class Hold:
         self._limiter.waker.leave(self._id, [each.claim for each in claims])
 
     def _begin(self, decision: Decision) -> Running:
-        self._running = Running(self._limiter, decision, job=self._call.job)
-        self._running.keep()
-        return self._running
+        running = Running(self._limiter, decision, job=self._call.job)
+        running.keep()
+        self._running = running
+        return running
 
     def _end(self) -> Running:
         if self._running is None:

@@ -142,6 +142,7 @@ class Running:
                 self._limiter.keep(self.decision, self._lose)
             except RuntimeError:  # no thread can start to renew the leases, so the body must not run
                 self.release()
+                self._pid = 0
                 raise
 
     def release(self) -> None:

@@ -103,8 +103,8 @@ def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Gen
     """
     inner, error = Running(limiter, decision, job=job), None
     token = RUNNING.set(inner) if current().decision is None else None
-    inner.begin()
     try:
+        inner.begin()
         yield inner
     except BaseException as raised:
         error = raised

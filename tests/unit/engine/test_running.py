@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -29,7 +30,7 @@ from throttlekit import (
 )
 from throttlekit._util.log_limiter import Every
 from throttlekit._wiring import wiring_of
-from throttlekit.adapter import begin, begin_from_receipt, decision_from_receipt, end, receipt
+from throttlekit.adapter import begin, begin_from_receipt, decision_from_receipt, end, receipt, running
 from throttlekit.hookspecs import Finished, Started
 from throttlekit.stores import Correction, MemoryStore
 from throttlekit.stores.breaker import CircuitBreaker
@@ -47,7 +48,8 @@ def _body_ends() -> Iterator[None]:
     end()
 
 
-def test_a_body_whose_leases_cannot_be_renewed_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("within", [False, True])
+def test_a_body_whose_leases_cannot_be_renewed_does_not_begin(within: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no thread can start, nothing would renew the lease, and another job would get the slot. It is released."""
 
     def fail(thread: threading.Thread) -> None:
@@ -57,8 +59,9 @@ def test_a_body_whose_leases_cannot_be_renewed_does_not_begin(monkeypatch: pytes
     granted = limiter.acquire(limit, job=JOB)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fail)
+        start = running(limiter, granted, JOB).__enter__ if within else partial(begin, limiter, granted, JOB)
         with pytest.raises(RuntimeError, match="can't start new thread"):
-            begin(limiter, granted, JOB)
+            start()
     assert current().decision is None
     assert limiter.peek(limit).remaining == 1
     begin(limiter, limiter.acquire(limit, job=JOB), JOB)
