@@ -14,6 +14,13 @@ local late = lateness(owner)
 -- Returns when c passes if n other units pass before it; for a rate, not before a pause ends.
 local function ready(c, n) return ready_after(c, n, max(now, c.list.paused)) end
 
+-- Returns whether a waiting job is ahead of a new job. If MOST woken jobs of the first owner are overdue, the queue was
+-- probably purged, so the new job does not wait.
+local function comes_first(list)
+  local o = head(list)
+  return o and count_overdue(list, o.name) < MOST
+end
+
 local function look_once(c)
   local list = c.list
   c.turn, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, true
@@ -41,14 +48,12 @@ local function look(c)
   end
 end
 
-local function waiting(list) return count(list, '[o', '(p') end
-
 -- Returns whether the queue is full. Waiting jobs count, and woken jobs that return after a delay. Jobs of owners that
 -- do not listen do not count.
 local function is_full(c)
   local list, low = c.list, '[w~0'
   if not c.queue or c.size == 0 or c.held then return false end
-  local jobs, first = waiting(list), members(list, '1', low, '(w~:')[1]
+  local jobs, first = count(list, '[o', '(p'), members(list, '1', low, '(w~:')[1]
   while first do
     local name = match(first, '^w([^|]*)')
     jobs, low = jobs + count_expected(list, name), '[w' .. name .. '}'
@@ -78,7 +83,7 @@ local function verdict()
   local list = c.list
   retry = c.passes
   if not c.turn then
-    jobs = c.entry and rank_of(list, c.entry.place) or waiting(list)
+    jobs = c.entry and rank_of(list, c.entry.place) or count(list, '[o', '(p')
     retry = max(retry, ready(c, held(list).units + jobs * c.cost))
   end
   if not waits and waited_denials == 0 and caller ~= 'again' then

@@ -261,9 +261,7 @@ local function keep(list, e, owner, till, turn) change(list, e, 'k', owner, turn
 
 -- Removes an entry whose job was not admitted, and subtracts its step from its tenant's finish.
 local function forget(list, e)
-  local o = owner_of(list, e.owner)
   change(list, e, nil)
-  if o.free == DEAF then o.free, list.head = FREE_UNKNOWN, nil end  -- a wake of its next job is tried
   local finish = e.step > 0 and call('ZSCORE', list.tags, e.tenant)
   if not finish then return end
   finish = finish - e.step
@@ -301,8 +299,8 @@ end
 local function rank_of(list, place, all)
   local before = 0
   for _, o in ipairs(owners(list, '-1', '(h' .. place)) do
-    local ahead = all or not is_skipped(list, o)
-    before = before + (ahead and count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. place) or 0)
+    local low = 'o' .. o.name .. '|'
+    if all or not is_skipped(list, o) then before = before + count(list, '[' .. low, '(' .. low .. place) end
   end
   return before
 end
@@ -329,21 +327,13 @@ end
 
 -- Returns the number of woken jobs that are not overdue, for an owner whose jobs return after a delay.
 local function count_expected(list, name)
-  local low, high = '[w' .. name .. '|', '(w' .. name .. '|'
-  return count(list, low .. wide(now - lateness(name)), high .. wide(now + FUTURE + 1))
+  return count(list, '[w' .. name .. '|' .. wide(now - lateness(name)), '(w' .. name .. '|' .. wide(now + FUTURE + 1))
 end
 
 -- Returns the number of woken jobs that are overdue, for an owner whose jobs return after a delay.
 local function count_overdue(list, name)
   if lateness(name) == 0 then return 0 end
   return count(list, '[w' .. name .. '|', '(w' .. name .. '|' .. wide(now - lateness(name)))
-end
-
--- Returns whether a waiting job is ahead of a new job. If MOST woken jobs of the first owner are overdue, the queue was
--- probably purged, so the new job does not wait.
-local function comes_first(list)
-  local o = head(list)
-  return o and count_overdue(list, o.name) < MOST
 end
 
 -- Returns the time of an owner's last wake, or nil.
@@ -412,21 +402,26 @@ local function check_skipped(c, skipped)
   end
 end
 
--- Wakes the first entries, as long as there are units for them. Returns when a process should look next, or nil. If the
--- requesting job waits on this list, and no unit is free soon, only computes that time.
+-- Removes ended entries, and wakes the first ones, as long as there are units for them. Returns when a process should
+-- look next, or nil. If the requesting job waits on this list, and no unit is free soon, only computes that time.
 local function wake(c, waits)
   local list = c.list
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
-  for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
+  for _, member in ipairs(ended) do
+    local e = entry_of(list, sub(member, 19))
+    local o, low, high = owner_of(list, e.owner), own('o', e.owner)
+    forget(list, e)
+    -- No wake reaches the next entry of a process that does not listen, so it ends, too.
+    local next_one = o.free == DEAF and entry_of(list, sub(members(list, '1', low, high)[1], #low + 31))
+    if next_one then enter(list, next_one, o.name, next_one.till or max(now, next_one.since + KEPT_WAIT)) end
+  end
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
   local one, lead = of_one(c), not c.algorithm.estimates and LEAD
   local look_at = waits and lead and ready_after(one, 0, now) - lead or now
   if look_at > now then return again or look_at end
-  local o, next_at, tried, taken, kept = nil, nil, 0, held(list).units, held(list).late
-  while true do
-    o = head(list)
-    if not o or tried == MOST then break end
+  local o, next_at, tried, taken, kept = head(list), nil, 0, held(list).units, held(list).late
+  while o and tried < MOST do
     local late = lateness(o.name) > 0
     if not late and o.woken >= list.window then
       next_at = o.first_wake + PATIENCE
@@ -448,6 +443,7 @@ local function wake(c, waits)
         taken, kept = taken + e.cost, kept + (late and e.cost or 0)
       end
     end
+    o = head(list)
   end
   if list.skips_late then list.skips_late, list.head = false, nil end
   local skipped, out = list.skipped, held(list)
@@ -498,9 +494,8 @@ end
 
 -- Wakes entries of a claim's list, and records the requester's free threads. Returns the delay until its look, or nil.
 local function wake_claim(c, free, by_job, granted)
-  local list, requester = c.list, c.requester
+  local list, requester = c.list, lateness(c.requester) > 0 and '' or c.requester
   if list.epoch == '' or c.size == 0 then return nil end
-  if lateness(requester) > 0 then requester = '' end
   local o = free and requester ~= '' and owner_of(list, requester)
   if o and o.free and o.free ~= free then o.free, list.head = free > 0 and free or -now, nil end
   if granted then wake_workflow(c) end

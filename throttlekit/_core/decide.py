@@ -253,7 +253,8 @@ def _verdict(looks: Sequence[Found], now_us: int, caller: Caller, waited: Waited
     retry_us, jobs = found.passes_us, 0
     if not found.turn:
         waitlist, entry = found.waitlist, found.entry
-        jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, now_us)
+        waiting = sum(len(owner.waiting) for owner in waitlist.owners.values())
+        jobs = waiting if entry is None else waitlist.rank_of(entry.place, now_us)
         ahead = jobs * found.claim.cost  # assume that each of these jobs takes as many units as this one
         retry_us = max(retry_us, found.ready(waitlist.units_held(now_us) + ahead))
     if caller is not Caller.AGAIN and not waited.denials and not any(each.entry for each in looks):

@@ -257,11 +257,6 @@ class Waitlist:
                 before += bisect_left(owner.waiting, (place, ""))
         return before
 
-    @property
-    def waiting(self) -> int:
-        """The number of jobs in the order."""
-        return sum(len(owner.waiting) for owner in self.owners.values())
-
     # States
 
     def enter(self, entry: Entry, owner: str, until_us: int | None) -> None:
@@ -275,18 +270,23 @@ class Waitlist:
     def forget(self, entry: Entry) -> None:
         """Remove an entry whose job was not admitted, and subtract its step from its tenant's finish."""
         self._change(entry, None, entry.owner, None)
-        if (owner := self.owners.get(entry.owner)) is not None and owner.free == DEAF:
-            owner.free = FREE_UNKNOWN  # a wake of its next job is tried
         if entry.step and entry.tenant in self.finishes:
             finish = self.finishes.pop(entry.tenant) - entry.step
             if finish > self.v:
                 self.finishes[entry.tenant] = finish
 
     def drop_ended(self, now_us: int) -> bool:
-        """Remove entries whose `until_us` has passed. Return False if there may be more of them."""
+        """
+        Remove entries whose `until_us` has passed. Return False if there may be more of them. If their owner does not
+        listen, its next entry ends `KEPT_US` after its first denial.
+        """
         ended = self.ends[: bisect_left(self.ends, (now_us + 1, ""))][:_MOST_AT_ONCE]
         for _, id in ended:
-            self.forget(self.entries[id])
+            entry = self.entries[id]
+            self.forget(entry)
+            if (owner := self.owners.get(entry.owner)) is not None and owner.free == DEAF:
+                first = self.entries[owner.waiting[0][1]]
+                self.enter(first, owner.name, first.until_us or max(now_us, first.since_us + KEPT_US))
         return len(ended) < _MOST_AT_ONCE
 
     def set_free(self, name: str, free: int, now_us: int) -> None:

@@ -168,7 +168,7 @@ def test_a_new_job_is_granted_if_no_waiting_job_can_be_woken() -> None:
 def test_the_entries_of_a_dead_process_end_after_two_days() -> None:
     """
     A job that its broker delivers again has another owner by then. A caller without a job never returns, and its entry
-    must not stay on a list that is in use. The owner's next entry follows.
+    must not stay on a list that is in use. The owner's next entries end with the first one.
     """
     lists = Lists("b")
     for job, owner in (("one", "a"), ("two", "b"), ("three", "b")):
@@ -180,11 +180,27 @@ def test_the_entries_of_a_dead_process_end_after_two_days() -> None:
         lists.now += KEPT_US // 2
         lists.look()
     (last,) = lists.entries("three")
-    assert last.until_us == lists.now + KEPT_US, "the first entry was removed, and a wake of the next one failed"
-    for _ in range(2):
-        lists.now += KEPT_US // 2
-        lists.look()
+    assert last.until_us == lists.now, "it has waited for two days, too"
+    lists.look()
     assert lists.store._stored(lists.claim(LIMIT), lists.now).waitlist is None  # pyright: ignore[reportPrivateUsage]
+
+
+def test_jobs_of_a_dead_process_do_not_count_when_one_of_them_ends() -> None:
+    """Otherwise a full queue would refuse a new job, although no process waits for it to pass."""
+    lists, limit = Lists("b"), TokenBucket("short", "1/s", burst=1, queue=2)
+    lists.decide("one", limit)
+    lists.decide("two", limit, owner="b", max_wait_us=3 * SECOND)
+    lists.decide("three", limit, owner="b")
+    lists.decide("four", limit, owner="b", caller=Caller.AGAIN, max_wait_us=3 * SECOND)
+    lists.now += SECOND
+    assert lists.decide("next", limit).reason is Reason.FULL, "b has not been tried"
+    lists.look(limit=limit)
+    assert lists.decide("next", limit).reason is Reason.ALLOWED
+    lists.now += 3 * SECOND
+    assert lists.decide("last", limit).reason is Reason.ALLOWED
+    assert lists.decide("new", limit).reason is Reason.EXHAUSTED
+    (ends,) = lists.entries("three", limit)
+    assert ends.until_us == 10**15 + KEPT_US, "it follows the job whose longest wait has ended"
 
 
 def test_other_jobs_wait_while_an_owner_has_an_unanswered_wake(lists: Lists) -> None:
