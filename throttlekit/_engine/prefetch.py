@@ -131,10 +131,11 @@ class Prefetcher:
             return self._stores.decide_in_calendar(attempt)
         answer, requester = self._decide(attempt), attempt.request.requester
         if requester.job and requester.caller is not Caller.PEEK and attempt.call.delivery.waits is None:
-            self._note(requester.job, denied=not answer.allowed)
+            self.note(requester.job, denied=not answer.allowed)
         return answer
 
-    def _note(self, id: str, *, denied: bool) -> None:
+    def note(self, id: str, *, denied: bool) -> None:
+        """Record whether a job without a waker was denied: the store decides its next request."""
         held = self._held
         with held.lock:
             held.denied.pop(id, None)

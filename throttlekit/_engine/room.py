@@ -355,7 +355,8 @@ class Stops:
 
     def holds_positions(self, bucket: str) -> bool:
         """Whether a list is stopped, and jobs with a position are on it. If so, no job of the list may be woken."""
-        return bucket in self.lists and self.lists[bucket].positions > 0
+        stopped = self.lists.get(bucket)
+        return stopped is not None and stopped.positions > 0
 
     def add(self, id: str, bucket: str, at_us: int, now_us: int, *, has_position: bool) -> int:
         """Record that a job waits on a stopped list. Return the time of its next request, that of the other jobs."""

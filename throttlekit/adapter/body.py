@@ -59,11 +59,12 @@ def begin_from_receipt(
 
 
 def _begin(running: Running, *, starts: bool) -> None:
+    outer = RUNNING.get()
     RUNNING.set(running)
     try:
         running.begin(starts=starts)
     except BaseException:
-        RUNNING.set(NOTHING)
+        RUNNING.set(outer)
         raise
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -66,6 +67,19 @@ def test_a_body_whose_leases_cannot_be_renewed_does_not_begin(within: bool, monk
     assert limiter.peek(limit).remaining == 1
     begin(limiter, limiter.acquire(limit, job=JOB), JOB)
     assert limiter.peek(limit).remaining == 0
+
+
+def test_a_nested_body_that_cannot_begin_leaves_the_outer_one_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nothing would end the outer body, and its slot would be renewed while the process lives."""
+    outer, inner, limit = Limiter(), Limiter(), Concurrency("slots", 1)
+    begin(outer, outer.acquire(limit, job=JOB), JOB)
+    granted = inner.acquire(limit, job=JOB)
+    with monkeypatch.context() as patched:
+        patched.setattr(inner, "keep", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            begin(inner, granted, JOB)
+    end()
+    assert outer.peek(limit).remaining == 1
 
 
 def test_outside_a_job_there_is_no_decision_and_settle_does_nothing() -> None:

@@ -273,6 +273,21 @@ def test_429_pauses_the_limit_at_the_current_rate(fleet: Fleet) -> None:
     assert fleet.decide(TIERED, plan="pro").reason == "paused"
 
 
+def test_a_job_that_a_rule_paused_leaves_its_waitlist_despite_prefetched_units(fleet: Fleet) -> None:
+    """A job without a waker gets a position while its limit is paused. Only the store removes it."""
+    metered = TokenBucket("metered", "1000/s", burst=1000, prefetch=16)
+    claims = [each.claim for each in fleet.limiter.claims(Call([metered], Job(id="1")))]
+    fleet.set_rules(Rule(what="pause", name="metered"))
+    assert (fleet.decide(metered).reason, fleet.store.where(claims, "1") is None) == ("paused", False)
+    fleet.set_rules()
+    prefetcher = wiring_of(fleet.limiter).pipeline.prefetcher
+    prefetcher._clock_us = fleet.clock
+    for _ in range(100):
+        fleet.limiter.acquire(metered)
+    assert fleet.decide(metered).allowed
+    assert fleet.store.where(claims, "1") is None
+
+
 def test_a_cost_is_computed_once_for_each_request(fleet: Fleet) -> None:
     """Also under a rule: a cost may take long to compute, and a second value may be above the rule's rate."""
     costs = iter([1, 99])
