@@ -84,10 +84,12 @@ def change_command(
         def run(name: str, url: str | None, by: str | None, yes: bool = True, **options: Any) -> None:
             from throttlekit_cli.formatting import format_change
 
-            change, may_be_unknown = plan(name, **options), yes or options.get("unset", False)
+            change, ends_rules = plan(name, **options), options.get("unset", False)
             with open_control(url, by) as (control, store):
                 where = f"Store: {store}"
-                if not _is_known(control, name, options.get("tier"), pattern=pattern) and not may_be_unknown:
+                ends_pattern = pattern and ends_rules and "*" in name
+                is_known = ends_pattern or _is_known(control, name, options.get("tier"), pattern=pattern)
+                if not (is_known or yes or ends_rules):
                     raise CommandFailed(
                         f"nothing was changed. If the limit is deployed later, repeat the command with --yes. {where}"
                     )

@@ -336,12 +336,13 @@ class _Fleet:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                     return port
                 time.sleep(0.02)
-            if "address already in use" not in self.log().lower():
+            log = self.log()
+            if "address already in use" not in log.lower():
                 self.check()
             elif process.poll() is not None:
                 self._processes.pop()
                 process.communicate()  # closes its pipe
-        raise DemoError(f"a server does not answer:\n{self.log()}")
+        raise DemoError(f"a server does not answer:\n{log}")
 
     def check(self) -> None:
         """

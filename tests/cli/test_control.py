@@ -65,6 +65,7 @@ def test_each_command_and_its_opposite_print_the_change(run: Run, begin: list[st
     ended = run(*end)
     assert ended.exit_code == 0
     assert ended.stdout.splitlines()[0].endswith(" -> as declared")
+    assert "*" not in begin[1] or ended.stderr == "", "the rule of a pattern ends, whichever limits the fleet has used"
     again = run(*end)
     assert (again.exit_code, again.stdout) == (1, "")
     assert begin[1] in again.stderr
