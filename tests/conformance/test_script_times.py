@@ -426,16 +426,17 @@ def filled() -> Iterator[Filled]:
 def test_no_script_holds_its_server_for_more_than_5_ms(filled: Filled, name: str) -> None:
     """
     The server's SLOWLOG measures each script, with 100 000 jobs. The best of several tries counts, because on a busy
-    machine one try may include the time of another process.
+    machine one try may include the time of another process. A slower machine has more time.
     """
-    case, took = CASES[name], list[int]()
+    case, took, longest = CASES[name], list[int](), list[int]()
 
     def is_decided() -> bool:
+        longest.append(filled.server.here(LONGEST_US))
         took.append(filled.server.of(case.prepare, lambda _: case.act()))
-        return min(took) <= LONGEST_US or len(took) >= TRIES
+        return min(took) <= min(longest) or len(took) >= TRIES
 
     wait_until(is_decided, description=name, timeout=300)
-    assert min(took) <= LONGEST_US
+    assert min(took) <= min(longest)
     assert case.script in filled.server.ran
 
 
@@ -444,6 +445,7 @@ def test_a_look_at_the_fleet_holds_its_server_for_at_most_5_ms(filled: Filled, n
     """`throttlekit top` and the web page read 1 000 limits and 100 of 100 000 keys by commands of at most 5 ms each."""
     fill, server, best = filled.fill_once(filled.report_full_fleet), filled.server, dict[tuple[bytes, int], int]()
     tries: list[int] = []
+    longest: list[int] = []
 
     def act() -> None:
         found = look(server.store, most=100, name=name)
@@ -451,15 +453,16 @@ def test_a_look_at_the_fleet_holds_its_server_for_at_most_5_ms(filled: Filled, n
 
     def is_short() -> bool:
         seen = Counter[bytes]()
+        longest.append(server.here(LONGEST_US))
         for words, took in server.commands(fill, lambda _: act()):
             nth = (words[0], seen[words[0]])
             best[nth] = min(took, best.get(nth, took))
             seen[words[0]] += 1
         tries.append(len(seen))
-        return max(best.values()) <= LONGEST_US or len(tries) >= TRIES
+        return max(best.values()) <= min(longest) or len(tries) >= TRIES
 
     wait_until(is_short, description="each command of a look takes at most 5 ms in one try", timeout=300)
-    assert max(best.values()) <= LONGEST_US, best
+    assert max(best.values()) <= min(longest), best
 
 
 def test_every_script_has_a_case() -> None:

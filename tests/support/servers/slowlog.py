@@ -47,6 +47,20 @@ PARTS = (
 """The files that the scripts are composed of: none of them is a script."""
 
 
+_REFERENCE = """
+for i = 1, 250 do
+  local name = string.format('%016d|id%d', i, i)
+  redis.call('ZADD', KEYS[1], '0', name)
+  redis.call('HSET', KEYS[2], name, table.concat({name, 'w', i}, ' '))
+  redis.call('ZRANGEBYLEX', KEYS[1], '[' .. name, '(' .. name .. '~', 'LIMIT', '0', '1')
+  redis.call('HGET', KEYS[2], name)
+end
+redis.call('DEL', KEYS[1], KEYS[2])
+"""
+_REFERENCE_US = 2_600
+"""How long `_REFERENCE` takes where a bare script is decided 190 000 times a second (docs/results/decisions.md)."""
+
+
 class Slowest:
     """
     A server that logs how long each command holds it.
@@ -91,6 +105,14 @@ class Slowest:
             self._names[words[1]] for words, _ in commands if words[0] == b"EVALSHA" and words[1] in self._names
         }
         return min(self.processor_us, max(took for _, took in commands))
+
+    def here(self, us: int) -> int:
+        """
+        Return how long this machine needs now for *us* of work on the machine of the results pages: at least *us*. A
+        fixed script is measured, so a slower or busier machine has more time.
+        """
+        took = self.of(lambda: None, lambda _: self.client.eval(_REFERENCE, 2, "reference:1", "reference:2"))
+        return max(us, us * took // _REFERENCE_US)
 
     def commands(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> list[tuple[list[bytes], int]]:
         """Return the commands that *act* sent, the last one first, with the microseconds that each took."""
