@@ -90,6 +90,7 @@ def test_a_connection_in_use_is_not_kept_after_close(client: Any, store: RedisSt
     connection.read_response = lambda: (store.close(), read())[1]
     assert execute(command("ECHO", "second")) == b"second"
     assert not store._pool._idle
+    wait_until(lambda: not _connection_ids(client), description="the connection is closed")
 
 
 def test_a_connection_closed_by_the_server_fails_no_decision(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -43,12 +44,12 @@ class ConnectionPool:
             connection.send_packed_command((frame,), False)
             reply = connection.read_response()
         except ResponseError:
-            idle.append((connection, monotonic()))
+            self._give_back(connection, idle)
             raise
         except BaseException:
             connection.disconnect()
             raise
-        idle.append((connection, monotonic()))
+        self._give_back(connection, idle)
         return reply
 
     def execute_all(self, frames: Sequence[bytes]) -> list[Any]:
@@ -64,18 +65,18 @@ class ConnectionPool:
         except BaseException:
             connection.disconnect()
             raise
-        idle.append((connection, monotonic()))
+        self._give_back(connection, idle)
         return replies
 
     def close_idle(self) -> None:
-        """Close the idle connections. Those in use return to a deque that is no longer used, and are closed with it."""
+        """Close the idle connections. Those in use are closed after their calls."""
         idle, self._idle = self._idle, deque()
-        while idle:
-            try:
-                connection, _ = idle.pop()
-            except IndexError:  # another thread was faster
-                return
-            connection.disconnect()
+        _close_all(idle)
+
+    def _give_back(self, connection: Any, idle: deque[tuple[Any, float]]) -> None:
+        idle.append((connection, monotonic()))
+        if idle is not self._idle:  # the idle connections were closed in the meantime
+            _close_all(idle)
 
     def _take(self, idle: deque[tuple[Any, float]]) -> Any:
         try:
@@ -86,6 +87,12 @@ class ConnectionPool:
             connection.disconnect()
             return _connect(connection)
         return connection
+
+
+def _close_all(idle: deque[tuple[Any, float]]) -> None:
+    with suppress(IndexError):  # another thread may be faster
+        while idle:
+            idle.pop()[0].disconnect()
 
 
 def _connect(connection: Any) -> Any:
