@@ -153,7 +153,7 @@ class Grant:
     Attributes:
         run: The units that the job was charged. Its decision is None if another process holds all slots.
         received: The pipe that reports a 429 to the worker. None in a stock worker.
-        ended: Whether the body has run in this process, and its slots are released.
+        ended: Whether the body has run in this process, and its slots are released, or the job was refunded.
     """
 
     check: Check
@@ -167,8 +167,8 @@ class Grant:
             self.check.limiter.keep(self.run.decision, lambda: None)
 
     def cancel(self) -> None:
-        """Refund the job, whose body does not begin."""
-        if self.run.decision is not None:
+        """Refund the job, whose body does not begin, unless it was refunded before."""
+        if self.run.decision is not None and not self.ended:
             self.check.limiter.cancel(self.run.decision)
             self.ended = True
 

@@ -203,7 +203,11 @@ def put_new_first(connection: Any, queues: Sequence[str]) -> None:
 
 
 def return_taken(job: Any) -> None:
-    """Return *job*, which a worker has taken and not checked, to the front of its queue, unless it has changed."""
+    """
+    Return *job*, which a worker has taken and whose body has not begun, to the front of its queue, unless it has
+    changed. RQ would take an execution that remains for that of a killed worker, and let the job fail.
+    """
+    job.started_job_registry.remove_executions(job)
     enqueued_at = utcformat(job.enqueued_at) if job.enqueued_at else ""
     keys = [job.key, intermediate_key(job.origin), queue_key(job.origin)]
     job.connection.register_script(_RETURN)(keys=keys, args=[job.id, enqueued_at, now_text()])

@@ -47,13 +47,13 @@ class _Dispatcher:
         self._promoter = Promoter(worker.connection, promoter_key, idle_key)
         self._returning_since: float | None = None
         self._in_burst = False
-        self._interrupted: Any = None  # a job that was taken, and whose check an error of RQ's Redis has interrupted
+        self._taken: Any = None  # the job that was taken, and has neither begun nor was put back
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
         """
         Return the first result of *pop* whose job may run, and put denied jobs back. After *timeout* seconds, raise the
         same error as *pop*, so that the worker can send its heartbeat. After an error of RQ's Redis, the worker calls
-        this again, and the job whose check was interrupted is returned to its queue.
+        this again, or ends, and the job that it has taken and not begun is returned to its queue.
 
         Woken jobs are at the front of their queues. After `_NEW_EVERY` seconds with only such jobs, take one job that
         no limit has denied. Otherwise new jobs would never start if workers, and not limits, are the bottleneck.
@@ -64,7 +64,7 @@ class _Dispatcher:
         self._in_burst = timeout is None
         while True:
             holding.mark_idle()
-            self._return_interrupted()
+            self._return_taken()
             now = time.monotonic()
             if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
                 self._returning_since = None
@@ -83,20 +83,17 @@ class _Dispatcher:
                 popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._promoter.next_check_at) - now))
                 if popped is not None:
                     holding.mark_busy()
+                    self._taken = popped[0]
                     self._note_turn(popped[0], time.monotonic() - now)
                     if self._is_admitted(popped[0]):
-                        if len(names) > 1:  # then RQ does not remove the job from the list
-                            worker.connection.lrem(intermediate_key(popped[0].origin), 1, popped[0].id)
                         return popped
+                    self._taken = None
             except DequeueTimeout:
                 pass
             except BaseException:
                 worker._state = WorkerStatus.IDLE
-                if popped is not None:
-                    self._interrupted = popped[0]
-                    if (grant := getattr(popped[0], GRANT, None)) is not None:
-                        grant.cancel()
-                    self.finish(popped[0])
+                if self._taken is not None:
+                    self.finish(self._taken)
                 raise
             worker._state = WorkerStatus.IDLE
             if worker._stop_requested:
@@ -104,15 +101,23 @@ class _Dispatcher:
             if popped is None and end is None:
                 return None
 
+    def begin(self, job: Any) -> None:
+        """Record that *job*, which was taken, begins: its execution is stored."""
+        if len(self._worker.queue_names()) > 1:  # then RQ does not remove the job from the list
+            self._worker.connection.lrem(intermediate_key(job.origin), 1, job.id)
+        self._taken = None
+
     def finish(self, job: Any) -> None:
         """
         Handle the end of *job*'s execution: release its slots, unless its work-horse still runs. If its body raised
-        `RateLimited`, the job waits again.
+        `RateLimited`, the job waits again. If the execution did not begin, the job is refunded.
         """
         grant: Grant | None = getattr(job, GRANT, None)
         after_429 = None
         if grant is not None:
-            if not self._worker.horse_pid:
+            if job is self._taken:
+                grant.cancel()
+            elif not self._worker.horse_pid:
                 grant.release()
             after_429 = None if grant.received is None else grant.received.take()
         if grant is None or after_429 is None:
@@ -123,13 +128,15 @@ class _Dispatcher:
     def close(self) -> None:
         """Return the worker's jobs, because the worker ends."""
         with suppress(Exception):  # otherwise RQ finds the job in the intermediate list
-            self._return_interrupted()
+            self._return_taken()
         self._holding.close(in_queue=lambda _: not self._in_burst)
 
-    def _return_interrupted(self) -> None:
-        if self._interrupted is not None:
-            return_taken(self._interrupted)
-            self._interrupted = None
+    def _return_taken(self) -> None:
+        """Refund the job that was taken, and has neither begun nor was put back, and return it to its queue."""
+        if self._taken is not None:
+            self.finish(self._taken)
+            return_taken(self._taken)
+            self._taken = None
 
     def _note_turn(self, job: Any, waited: float) -> None:
         """Record whether *job*, which was taken after *waited* idle seconds, was denied before."""
@@ -267,6 +274,11 @@ class _ChecksFirst:
             untyped(super()).teardown()
         finally:
             self._dispatcher.close()
+
+    def prepare_execution(self, job: Any) -> Any:
+        execution = untyped(super()).prepare_execution(job)
+        self._dispatcher.begin(job)
+        return execution
 
     def execute_job(self, job: Any, queue: Any) -> None:
         try:

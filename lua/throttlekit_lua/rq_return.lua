@@ -1,5 +1,5 @@
 --[[
-  Return a job that a worker has taken, and whose limits it could not check, to the front of its queue.
+  Return a job that a worker has taken, and whose body has not begun, to the front of its queue.
 
   KEYS[1]  the job: hash
   KEYS[2]  its queue's intermediate list

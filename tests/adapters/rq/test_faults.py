@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -24,8 +24,8 @@ HELD = [jobs.HOURLY]
 
 def break_once(monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, *, done: bool = False) -> None:
     """Let the function *name* raise *error* at its first call: after its work if *done*, otherwise before."""
-    module, _, function = name.rpartition(".")
-    real, calls = getattr(import_module(module), function), list[None]()
+    within, _, function = name.rpartition(".")
+    real, calls = getattr(resolve_name(within), function), list[None]()
 
     def broken(*args: Any, **options: Any) -> Any:
         calls.append(None)
@@ -178,6 +178,42 @@ def test_an_error_of_redis_after_a_grant_charges_the_job_once(
     break_once(monkeypatch, f"throttlekit_rq.{broken}", redis.TimeoutError("slow"))
     site.queue.enqueue(jobs.plain, "granted", throttle=HELD)
     for _ in range(2):  # RQ 2 ends after a time-out
+        site.work("other", "work")
+    assert site.noted == ["granted"]
+    assert site.queue.intermediate_queue.get_job_ids() == []
+
+
+@pytest.mark.parametrize("lost_at", ["receive", "heartbeat", "execution"])
+def test_an_error_of_redis_before_a_granted_job_begins_refunds_it(
+    throttled_site: Site, monkeypatch: pytest.MonkeyPatch, lost_at: str
+) -> None:
+    """
+    RQ's worker loses its connection when it has received a granted job, and tries again or ends. The job's unit and its
+    slot are free, the job is at the front of its queue, and no execution of it remains.
+    """
+    site = throttled_site
+
+    def lose_connection(*_: Any, **__: Any) -> None:
+        raise redis.ConnectionError("lost")
+
+    def receive(worker: Any, **_: Any) -> None:
+        """RQ calls this when it has received a job. Later errors end the worker."""
+        worker.reorder_queues = lambda **_: None
+        if lost_at == "heartbeat":
+            worker.heartbeat = lose_connection
+        elif lost_at == "receive":
+            lose_connection()
+
+    monkeypatch.setattr(ThrottledSimpleWorker, "reorder_queues", receive)
+    if lost_at == "execution":  # RQ's Redis stores the execution, and its reply is lost
+        break_once(monkeypatch, "rq.SimpleWorker.prepare_execution", redis.ConnectionError("lost"), done=True)
+    job = site.queue.enqueue(jobs.plain, "granted", throttle=[*HELD, jobs.SLOT])
+    site.work("other", "work")
+    assert site.limiter.peek(jobs.SLOT).allowed
+    assert site.queue.started_job_registry.get_job_ids() == []
+    if lost_at != "receive":
+        assert (site.queue.job_ids, site.noted) == ([job.id], [])
+        monkeypatch.undo()
         site.work("other", "work")
     assert site.noted == ["granted"]
     assert site.queue.intermediate_queue.get_job_ids() == []
