@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class Check:
     Attributes:
         by: The delivery that enqueues the job again if it is denied.
         record: What denials have stored in the job.
-        lives: The seconds until the job's ttl ends.
+        ends_at: The time at which the job's ttl ends, by the monotonic clock.
         limiter: The limiter that decides.
 
     Raises:
@@ -68,7 +69,7 @@ class Check:
     declared: Declared
     by: Delivery
     record: Record
-    lives: float = math.inf
+    ends_at: float = math.inf
     limiter: Limiter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +79,12 @@ class Check:
     def of(cls, job: Any, declared: Declared, by: Delivery) -> Check:
         """Return the check of *job*, whose record is read from RQ's Redis. Raises like the constructor."""
         record, lives = read_expiry(job, read_record(job))
-        return cls(job, declared, by, record, lives)
+        return cls(job, declared, by, record, time.monotonic() + lives)
+
+    @property
+    def lives(self) -> float:
+        """The seconds until the job's ttl ends."""
+        return self.ends_at - time.monotonic()
 
     @property
     def throttling(self) -> Throttling[Any]:

@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,10 +29,10 @@ from throttlekit.adapter import (
 )
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Check, Grant, log_once
 from throttlekit_rq._holding import GRACE_S
-from throttlekit_rq._host import Denied, end_with
+from throttlekit_rq._host import UNAVAILABLE, Denied, end_with
 from throttlekit_rq._options import describe, options_of
 from throttlekit_rq._received_429 import Received429
-from throttlekit_rq._waiting import deny, promoted_by, read_expiry, shown_of
+from throttlekit_rq._waiting import deny, promoted_by, shown_of
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["GRANT", "UNTHROTTLED", "Body", "read_admission", "running_body", "within", "wrap_call", "write_admission"]
@@ -125,10 +125,9 @@ def _put_back_after_429(job: Any, grant: Grant, error: RateLimited) -> Denied | 
     check, run, throttling = grant.check, grant.run, grant.check.throttling
     if not run.limits:
         return None
+    check.record = Record(job.enqueue_at_front, check.record.expires_ms)
     with log_once(job.connection):
         stored = throttling.pause(run, error, release=grant.release)
-        # RQ's Redis is read after the pause, which applies even if that Redis does not answer.
-        check.record, check.lives = read_expiry(job, Record(job.enqueue_at_front, check.record.expires_ms))
         if isinstance(stored, Failed):
             return end_with(job, check.refuse(stored))
         waited = throttling.waited_of(job.id)
@@ -148,8 +147,9 @@ def _put_back_after_429(job: Any, grant: Grant, error: RateLimited) -> Denied | 
 
 def _wait_again(check: Check, retry_after: float, *, stored: bool) -> Denied | None:
     """Let the job of a stock worker wait again, until RQ's scheduler or a throttled worker enqueues it."""
-    job = check.rq_job
-    scheduler, ours = promoted_by(job.connection, job.origin)
+    job, scheduler, ours = check.rq_job, False, False
+    with suppress(*UNAVAILABLE):  # otherwise the job is put at the end of its queue, and is denied there
+        scheduler, ours = promoted_by(job.connection, job.origin)
     check.by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
     outcome = check.throttling.wait_again(job, None, retry_after, stored=stored)
     if not isinstance(outcome, Deferred):

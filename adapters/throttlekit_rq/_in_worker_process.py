@@ -161,7 +161,6 @@ def _admit_in_place(check: Check) -> Grant | Denied:
             was_returned = True
             left -= wait
         time.sleep(wait)
-        check.lives -= wait
         patience -= wait
 
 

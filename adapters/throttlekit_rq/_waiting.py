@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timezone
 from typing import Any
@@ -18,6 +18,7 @@ from rq.utils import utcformat
 import throttlekit_lua
 from throttlekit.adapter import Deferred
 from throttlekit_rq._host import (
+    UNAVAILABLE,
     cancel_in,
     created_at,
     give_slot_back,
@@ -190,8 +191,13 @@ def others_are_idle(connection: Any, queues: Sequence[str]) -> bool:
 
 
 def is_first_to_log(connection: Any, what: str, seconds: int) -> bool:
-    """Return whether no process has logged *what* for *seconds*, and record in Redis that this process logs it."""
-    return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
+    """
+    Return whether no process has logged *what* for *seconds*, and record in Redis that this process logs it. If Redis
+    does not answer, nothing is logged.
+    """
+    with suppress(*UNAVAILABLE):
+        return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
+    return False
 
 
 def put_new_first(connection: Any, queues: Sequence[str]) -> None:

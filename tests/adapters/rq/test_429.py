@@ -16,6 +16,7 @@ from support.rq.helpers import QUIET, Site
 from support.rq.slots import RqSlotting, Slots
 from support.servers.processes import redis_server
 from throttlekit import ConfigurationError
+from throttlekit.adapter import Throttling
 from throttlekit_rq import ThrottledQueue, configure, throttled
 
 pytestmark = QUIET
@@ -130,19 +131,31 @@ def test_a_429_does_not_prolong_the_ttl(throttled_site: Site) -> None:
     assert throttled_site.noted == ["called", "called"]
 
 
-def test_a_429_pauses_its_limit_if_the_ttl_of_the_job_cannot_be_read(
-    rq_site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If RQ's Redis fails just after the 429, the job may fail, but no other job calls the partner."""
+def test_an_outage_of_rqs_redis_after_a_429_costs_no_retry(rq_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If RQ's Redis is available again when RQ ends the job, the job waits until the end of the pause."""
+    site, real = rq_site, Throttling.pause
 
     def unavailable(*_: object) -> Any:
         raise redis.ConnectionError("gone")
 
-    monkeypatch.setattr("throttlekit_rq._body.read_expiry", unavailable)
-    rq_site.queue.enqueue(jobs.receives_429, "called", throttle=HELD, ttl=100)
-    rq_site.work()
-    assert rq_site.noted == ["called"]
-    assert is_paused(rq_site)
+    def pause(*args: Any, **options: Any) -> Any:
+        stored = real(*args, **options)
+        monkeypatch.setattr("throttlekit_rq._body.promoted_by", unavailable)
+        monkeypatch.setattr("throttlekit_rq._waiting.logged_key", unavailable)
+        monkeypatch.setattr(redis.Redis, "time", unavailable)  # reads of a ttl call it
+        return stored
+
+    monkeypatch.setattr(Throttling, "pause", pause)
+    job = site.queue.enqueue(jobs.receives_429, "called", throttle=HELD, ttl=100, retry=Retry(max=1))
+    site.work(max_jobs=1)
+    monkeypatch.undo()
+    assert site.noted == ["called"]
+    assert is_paused(site)
+    assert site.fetch(job).get_status() == (JobStatus.SCHEDULED if site.ours else JobStatus.QUEUED)
+    assert site.fetch(job).retries_left == 1
+    site.open(jobs.DAILY)
+    site.work()
+    assert site.fetch(job).get_status() == JobStatus.FINISHED
 
 
 @pytest.mark.workers
