@@ -9,10 +9,11 @@ from datetime import datetime, timezone
 from importlib import import_module
 from typing import Any
 
+from rq.executions import ExecutionRegistry
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Retry, get_current_job
 from rq.queue import Queue
-from rq.registry import ScheduledJobRegistry
+from rq.registry import ScheduledJobRegistry, StartedJobRegistry
 from rq.scheduler import SCHEDULER_LOCKING_KEY_TEMPLATE
 from rq.utils import utcformat
 from rq.worker import BaseWorker
@@ -25,6 +26,7 @@ __all__ = [
     "created_at",
     "current_job",
     "end_with",
+    "executions_key",
     "fail_with",
     "give_slot_back",
     "has_rq_limit",
@@ -33,6 +35,7 @@ __all__ = [
     "now_text",
     "queue_key",
     "scheduled_key",
+    "started_key",
     "untyped",
     "worker_key",
 ]
@@ -85,6 +88,16 @@ def queue_key(queue: str) -> str:
 def intermediate_key(queue: str) -> str:
     """Return the key of the list of jobs of *queue* that a worker has taken but not started."""
     return str(IntermediateQueue.get_intermediate_queue_key(queue_key(queue)))
+
+
+def executions_key(job_id: str) -> str:
+    """Return the key of the sorted set of the executions of a job."""
+    return ExecutionRegistry.key_template.format(job_id)
+
+
+def started_key(queue: str) -> str:
+    """Return the key of the sorted set of executions of *queue* that have begun: "<job's id>:<execution's id>"."""
+    return StartedJobRegistry.key_template.format(queue)
 
 
 def worker_key(name: str | None) -> str:

@@ -21,6 +21,7 @@ from throttlekit_rq._host import (
     UNAVAILABLE,
     cancel_in,
     created_at,
+    executions_key,
     give_slot_back,
     has_rq_limit,
     intermediate_key,
@@ -28,6 +29,7 @@ from throttlekit_rq._host import (
     now_text,
     queue_key,
     scheduled_key,
+    started_key,
     worker_key,
 )
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
@@ -211,11 +213,16 @@ def put_new_first(connection: Any, queues: Sequence[str]) -> None:
 def return_taken(job: Any) -> None:
     """
     Return *job*, which a worker has taken and whose body has not begun, to the front of its queue, unless it has
-    changed. RQ would take an execution that remains for that of a killed worker, and let the job fail.
+    changed. Its executions are removed.
     """
-    job.started_job_registry.remove_executions(job)
     enqueued_at = utcformat(job.enqueued_at) if job.enqueued_at else ""
-    keys = [job.key, intermediate_key(job.origin), queue_key(job.origin)]
+    keys = [
+        job.key,
+        intermediate_key(job.origin),
+        queue_key(job.origin),
+        executions_key(job.id),
+        started_key(job.origin),
+    ]
     job.connection.register_script(_RETURN)(keys=keys, args=[job.id, enqueued_at, now_text()])
 
 

@@ -3,8 +3,8 @@ Wire format: everything in this file is stored in users' Redis, or crosses into 
 
 Jobs that wait in Redis name the class `throttlekit_rq._wire.Carried`, and workers of another release read these jobs.
 So no name here may be moved or changed, and a changed shape needs a new version, which older releases refuse to read.
-tests/contracts/test_wire.py holds a literal for each of these names. The scripts rq_deny.lua, rq_promote.lua
-and rq_new_first.lua also use the fields of a job's hash.
+tests/contracts/test_wire.py holds a literal for each of these names. The scripts rq_deny.lua, rq_promote.lua,
+rq_return.lua and rq_new_first.lua also use the fields of a job's hash.
 """
 
 from __future__ import annotations

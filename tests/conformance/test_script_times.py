@@ -227,7 +227,8 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
 
     def return_taken() -> None:
         filled.client.hset("job:id8", mapping={"status": "queued", "enqueued_at": "then"})
-        run("rq_return", ["job:id8", "wip", "queue"], ["id8", "then", "now"])
+        filled.client.zadd("executions", {"execution": 1})
+        run("rq_return", ["job:id8", "intermediate", "queue", "executions", "wip"], ["id8", "then", "now"])
 
     @filled.fill_once
     def stream() -> None:

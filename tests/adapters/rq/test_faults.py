@@ -16,6 +16,7 @@ from support.rq import jobs
 from support.rq.helpers import QUIET, Site
 from throttlekit import LeakyBucket, Limiter
 from throttlekit_rq import ThrottledSimpleWorker, configure
+from throttlekit_rq._waiting import return_taken
 
 pytestmark = QUIET
 
@@ -217,6 +218,39 @@ def test_an_error_of_redis_before_a_granted_job_begins_refunds_it(
         site.work("other", "work")
     assert site.noted == ["granted"]
     assert site.queue.intermediate_queue.get_job_ids() == []
+
+
+def test_a_job_is_returned_without_its_execution_whose_data_has_expired(stock_site: Site) -> None:
+    """Of a worker that was without RQ's Redis for minutes, only the entries of the execution are left."""
+    site = stock_site
+    job = site.queue.enqueue(jobs.plain)
+    execution = _begin(site, job)
+    site.connection.delete(execution.key)
+    return_taken(job)
+    assert (site.queue.job_ids, site.queue.intermediate_queue.get_job_ids()) == ([job.id], [])
+    assert site.connection.keys("rq:wip:*") == site.connection.keys("rq:execution*") == []
+
+
+def test_a_repeated_return_does_not_remove_the_execution_of_another_worker(stock_site: Site) -> None:
+    """
+    The reply of a call that returns a job is lost, so its worker repeats the call. If another worker runs the job by
+    then, and is killed, RQ still finds the job by its execution.
+    """
+    site = stock_site
+    job = site.queue.enqueue(jobs.plain)
+    _begin(site, job)
+    return_taken(job)
+    _begin(site, site.fetch(job))
+    return_taken(job)
+    assert site.queue.started_job_registry.get_job_ids() == [job.id]
+    assert len(site.fetch(job).get_executions()) == 1
+    assert site.queue.job_ids == []
+
+
+def _begin(site: Site, job: Any) -> Any:
+    """Take *job* and store its execution, like a worker that has not begun its body."""
+    site.queue.lmove(site.connection, site.queue.key, None)
+    return SimpleWorker(["work"], connection=site.connection).prepare_execution(job)
 
 
 def test_a_worker_that_ends_during_a_check_returns_its_job(
