@@ -21,6 +21,7 @@ from rq.worker import BaseWorker
 __all__ = [
     "UNAVAILABLE",
     "Denied",
+    "RedisError",
     "Refused",
     "cancel_in",
     "created_at",
@@ -43,6 +44,9 @@ __all__ = [
 _errors: Any = import_module(BaseWorker.__module__).redis.exceptions
 UNAVAILABLE: tuple[type[Exception], ...] = (_errors.ConnectionError, _errors.TimeoutError)
 """The errors of calls to RQ's Redis after which RQ's worker waits and tries again; RQ 2 ends after a time-out."""
+
+RedisError: type[Exception] = _errors.RedisError
+"""Any error of calls to RQ's Redis. After one that is not in `UNAVAILABLE`, RQ's worker ends."""
 
 _rq_limits: Any = None
 with suppress(ImportError):  # the module exists since RQ 3

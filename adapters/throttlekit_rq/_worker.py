@@ -21,7 +21,7 @@ from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_WORKER, Check, Grant
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._holding import Holding, plan_return
-from throttlekit_rq._host import UNAVAILABLE, Refused, fail_with, intermediate_key, untyped
+from throttlekit_rq._host import UNAVAILABLE, RedisError, Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._promoter import Promoter, wake
 from throttlekit_rq._received_429 import Received429
@@ -148,6 +148,7 @@ class _Dispatcher:
     def _is_admitted(self, job: Any) -> bool:
         """Return whether the worker receives *job*, to run or fail it. Otherwise *job* was put back or cancelled."""
         of_queue = settings().queues.get(job.origin, ())
+        only_here = bool(of_queue)  # whether the job has limits that its process does not check
         try:
             declared = options_of(job, of_queue)
         except (Exception, SystemExit) as error:
@@ -158,10 +159,10 @@ class _Dispatcher:
             limiter = settings().limiter
             if limiter is None or not limiter.events.configures_limits:
                 return True
-            declared = Declared(JobOptions())  # plug-ins may add limits
+            declared, only_here = Declared(JobOptions()), True  # plug-ins may add limits
         try:
             return self._check(job, declared)
-        except UNAVAILABLE:
+        except RedisError:
             raise
         except WaitedTooLong as error:
             fail_with(job, error)
@@ -169,9 +170,9 @@ class _Dispatcher:
             _log.error("Job %s for %s fails: %s", job.id, job.func_name, error)
             fail_with(job, error)
         except Exception as error:
-            # The job's process checks its limits again, but not those of the queue, which only this worker has.
+            # The process of a job that names limits checks it again, but without the limits of its queue.
             _log.exception("The limits of job %s could not be checked before it began.", job.id)
-            if of_queue:
+            if only_here:
                 fail_with(job, error)
         return True
 

@@ -15,6 +15,7 @@ import throttlekit_rq._worker
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
 from throttlekit import LeakyBucket, Limiter
+from throttlekit.plugins import LimitsFor
 from throttlekit_rq import ThrottledSimpleWorker, configure
 from throttlekit_rq._waiting import return_taken
 
@@ -265,6 +266,24 @@ def test_a_worker_that_ends_during_a_check_returns_its_job(
         site.work()
     assert site.queue.job_ids == [job.id for job in sent]
     assert site.queue.intermediate_queue.get_job_ids() == []
+
+
+@pytest.mark.parametrize("by_plugin", [False, True], ids=["queue", "plugin"])
+def test_a_worker_that_an_error_of_redis_ends_returns_its_job(
+    throttled_site: Site, monkeypatch: pytest.MonkeyPatch, by_plugin: bool
+) -> None:
+    """After a failover, RQ's Redis may be read-only for a while. A job with limits only of its worker waits."""
+    site = throttled_site
+    plugins = [LimitsFor(queue={"work": jobs.HOURLY})] if by_plugin else []
+    site.shut(jobs.HOURLY)
+    break_once(monkeypatch, "throttlekit_rq._worker.deny", redis.ReadOnlyError("READONLY"))
+    with Limiter(site.url, plugins=plugins) as limiter:
+        configure(limiter, queues={} if by_plugin else {"work": HELD})
+        job = site.queue.enqueue(jobs.plain)
+        site.work()
+        assert (site.fetch(job).get_status(), site.queue.job_ids, site.noted) == (JobStatus.QUEUED, [job.id], [])
+        site.work()
+        assert site.fetch(job).get_status() == JobStatus.SCHEDULED
 
 
 def test_a_job_that_was_woken_before_it_was_put_back_runs(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from rq.job import JobStatus
 from support.rq import jobs
 from support.rq.helpers import IN_PROCESS, QUIET, OwnSpawnWorker, Site
 from throttlekit import ConfigurationError, Limiter, TokenBucket
+from throttlekit.plugins import LimitsFor
 from throttlekit_rq import (
     ThrottledQueue,
     ThrottledSimpleWorker,
@@ -346,7 +347,8 @@ def test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse(
 ) -> None:
     """
     If an error occurs between taking the job and the fork, the worker continues, and the work-horse decides the job. A
-    job of a limited queue fails, because a spawned process does not know the limits of queues.
+    job of a limited queue fails, because a spawned process does not know the limits of queues. So does a job to which
+    only plugins may add limits, because its process does not check it.
     """
     site = throttled_site
     site.shut(jobs.HOURLY)
@@ -360,10 +362,12 @@ def test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse(
     site.work()
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
     assert "could not be checked before it began" in caplog.text
-    configure(site.limiter, queues={"work": HELD})
-    job = site.queue.enqueue(jobs.plain)
-    site.work()
-    assert (site.fetch(job).get_status(), site.noted) == (JobStatus.FAILED, [])
+    with Limiter(site.url, plugins=[LimitsFor(queue={"work": jobs.HOURLY})]) as plugged:
+        for limiter, queues in ((site.limiter, {"work": HELD}), (plugged, {})):
+            configure(limiter, queues=queues)
+            job = site.queue.enqueue(jobs.plain)
+            site.work()
+            assert (site.fetch(job).get_status(), site.noted) == (JobStatus.FAILED, [])
 
 
 def test_a_work_horse_that_was_waited_for_holds_no_slots(rq_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
