@@ -13,7 +13,15 @@ from throttlekit import ConfigurationError, RateLimited
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, Run, Throttling
 from throttlekit_celery._body import RECEIPT, RunAgain, receipt_of
 from throttlekit_celery._held_task import HeldTask, State
-from throttlekit_celery._host import forget, give_back, guard_close, keep_loop_running, longest_hold, name_deliveries
+from throttlekit_celery._host import (
+    forget,
+    give_back,
+    guard_close,
+    keep_loop_running,
+    longest_hold,
+    name_deliveries,
+    read_pending_replies,
+)
 from throttlekit_celery._maps import refusal_of
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_without_body
@@ -101,6 +109,7 @@ class Admission:
             give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
         self._lost, self._tried = [], guard_close(consumer)
         name_deliveries(consumer)
+        read_pending_replies(consumer)
         keep_loop_running(consumer)
         self._copies.start()
         self._capacity.start()

@@ -41,6 +41,7 @@ __all__ = [
     "longest_hold",
     "name_deliveries",
     "on_each_task",
+    "read_pending_replies",
     "real_app",
     "signals",
     "source_queue",
@@ -201,6 +202,27 @@ def name_deliveries(consumer: Any) -> None:
             message.delivery_info = sent_to
 
     transport._deliver, qos.append = deliver_from, append_by_own_tag
+
+
+def read_pending_replies(consumer: Any) -> None:
+    """
+    Make kombu read the reply to each BRPOP that it has sent to Redis, also if the prefetch count was lowered in the
+    meantime. Call this function for each connection.
+
+    Redis has then removed the message from its queue, and kombu records it when it reads the reply. Kombu alone reads
+    the reply only while the prefetch count allows another message. Until then, a SIGKILL loses the message. Example: a
+    worker holds 8 tasks with a prefetch count of 9. A message arrives, but one of the tasks is woken before the reply
+    is read, and lowers the count to 8. With late acknowledgement, the next message is acknowledged when a body ends.
+
+    The worker has at most one message more than the count allows. Messages of fanout queues wait for the count.
+    """
+    qos = _on_redis(consumer)
+    if qos is None:
+        return
+    channel, can_consume = qos.channel, qos.can_consume
+    receive = channel.handlers["LISTEN"]
+    qos.can_consume = lambda: bool(channel._in_poll) or can_consume()
+    channel.handlers["LISTEN"] = lambda: can_consume() and receive()
 
 
 def source_queue(message: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
 from support.servers.processes import RedisProcess
-from throttlekit_celery._host import VirtualChannel, name_deliveries
+from throttlekit_celery._host import VirtualChannel, name_deliveries, read_pending_replies
 from throttlekit_celery._requeue import queue_of
 
 
@@ -114,3 +115,77 @@ def test_the_queue_is_found_without_the_tables_of_the_transport(
     info = {"exchange": exchange, "routing_key": "sale.done"}
     request = SimpleNamespace(message=SimpleNamespace(channel=Unavailable(), delivery_info=info))
     assert queue_of(consumer, request) == expected
+
+
+class Unacknowledged:
+    """A worker's connection that acknowledges nothing. It consumes from the queue "tasks" and from a fanout queue."""
+
+    def __init__(self, stack: ExitStack, server: RedisProcess) -> None:
+        server.client.flushall()
+        self.connection: Any = stack.enter_context(Connection(f"{server.url}/0"))
+        self.channel: Any = self.connection.default_channel
+        self.everyone = Exchange("everyone", type="fanout")
+        self.received: list[Any] = []
+        queues = [Queue("tasks", Exchange("tasks"), routing_key="tasks"), Queue("broadcast", self.everyone)]
+        tasks = Consumer(self.channel, queues, accept=["json"], on_message=self.received.append)
+        read_pending_replies(SimpleNamespace(task_consumer=tasks))
+        tasks.consume()
+
+    def set_prefetch_count(self, count: int) -> None:
+        self.channel.basic_qos(0, count, False)
+
+    def send(self) -> None:
+        Producer(self.channel, Exchange("tasks")).publish({}, routing_key="tasks")
+
+    def drain(self, times: int = 4) -> None:
+        """Do what the worker's loop does, several times."""
+        for _ in range(times):
+            with contextlib.suppress(OSError):
+                self.connection.drain_events(timeout=0.05)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many messages are received, recorded as unacknowledged, and in the queue."""
+        client = self.channel.client
+        return len(self.received), client.hlen("unacked"), client.llen("tasks")
+
+
+def test_a_message_that_redis_has_removed_from_its_queue_is_recorded(stack: ExitStack, server: RedisProcess) -> None:
+    """
+    The prefetch count is lowered while BRPOP waits, as when a held task is woken. The reply to BRPOP is read all the
+    same, so a SIGKILL cannot lose the message. No other message is fetched until the count allows it.
+    """
+    worker = Unacknowledged(stack, server)
+    worker.set_prefetch_count(2)
+    worker.send()
+    worker.drain()
+    assert worker.channel._in_poll, "BRPOP waits for the second message"
+    worker.set_prefetch_count(1)
+    worker.send()
+    worker.drain()
+    assert worker.counts() == (2, 2, 0)
+    worker.send()
+    worker.drain()
+    assert worker.counts() == (2, 2, 1)
+    worker.received.pop().ack()
+    worker.drain()
+    assert worker.counts() == (1, 1, 1), "the count allows one message, and one is unacknowledged"
+    worker.received.pop().ack()
+    worker.drain()
+    assert worker.counts() == (1, 1, 0)
+
+
+def test_fanout_messages_wait_until_the_prefetch_count_allows_one(stack: ExitStack, server: RedisProcess) -> None:
+    """They are not read while BRPOP waits and the count allows no message."""
+    worker = Unacknowledged(stack, server)
+    worker.set_prefetch_count(2)
+    worker.send()
+    worker.drain()
+    worker.set_prefetch_count(1)
+    for _ in range(3):
+        Producer(worker.channel, worker.everyone).publish({})
+    worker.drain()
+    assert worker.channel._in_poll, "BRPOP still waits"
+    assert len(worker.received) == 1
+    worker.received.pop().ack()
+    worker.drain()
+    assert worker.received, "the count allows a message again"

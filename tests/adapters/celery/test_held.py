@@ -118,6 +118,29 @@ def test_workers_that_are_killed_lose_no_task(make_own_site: Any, keys: Any) -> 
     assert len(results) == jobs
 
 
+def test_each_message_is_recorded_while_a_body_runs(make_own_site: Any) -> None:
+    """
+    A task is woken while the worker waits for the next message, which Redis then removes from its list. The worker
+    records this message at once, although the woken task, with late acknowledgement, uses the whole prefetch count.
+    """
+    conf = {"worker_prefetch_multiplier": 1, "task_acks_late": True}
+    site: CelerySite = make_own_site(rate="6/h", burst=1, conf=conf)
+    site.start("--concurrency", "1")
+    site.send("echo", 0).get(timeout=WITHIN)
+    for seconds in (10, 0):
+        site.send("sleep", seconds)
+    wait_until_held(site, 2)
+    with Control(site.settings["store"]) as control:
+        control.set(TokenBucket("one", "6/h"), "50/s", burst=1)
+        wait_until(lambda: site.ran("sleep"), description="a body runs", every=0.005)
+        for n in range(1, 4):
+            site.send("free", str(n))
+            wait_until(lambda n=n: site.left() == 2 + n, description="each message is recorded", timeout=5)
+        assert len(site.ran("sleep")) == 1
+        wait_until(lambda: site.left() == 0, description="all tasks have run")
+    assert len(site.ran("free")) == 3
+
+
 def test_each_copy_of_a_message_runs(make_own_site: Any) -> None:
     """An exchange delivers each message to two queues of one worker. Both copies wait, and both run."""
     site: CelerySite = make_own_site(rate="5/s", exchange="topic")
