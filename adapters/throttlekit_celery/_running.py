@@ -171,7 +171,7 @@ def _is_alive(pid: int | None) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # with gevent and eventlet, it is the id of a greenlet
         return False
     except PermissionError:
         return True

@@ -81,6 +81,15 @@ def test_a_slot_is_free_at_once_when_the_bodys_process_dies(make_slots: Any, how
     assert site.send("work", "next", 0).get(timeout=WITHIN) == "next"
 
 
+def test_a_slot_is_free_at_once_after_a_time_limit_with_gevent(make_slots: Any) -> None:
+    """Celery reports the id of the greenlet, which is no process. The worker logs no error of its own."""
+    site, _ = make_slots(pool="gevent")
+    worker = site.start()
+    site.send("work", "endless", 600, time_limit=1)
+    assert site.send("work", "next", 0).get(timeout=WITHIN) == "next"
+    assert "OverflowError" not in worker.log()
+
+
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_slot_is_free_after_a_warm_shutdown(make_slots: Any, pool: str) -> None:
     """The running body is completed, and the next worker gets its slot at once."""
