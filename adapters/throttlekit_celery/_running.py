@@ -106,10 +106,18 @@ class RunningTasks:
             held.own_slots = self._limiter.hand_over(held.own_slots, pid)
         original(pid, *args, **options)
 
-    def _on_success(self, held: HeldTask, original: Any, *args: Any, **options: Any) -> None:
-        """End *held*. Its body has returned or raised an error, and its process has released the slots."""
+    def _on_success(self, held: HeldTask, original: Any, outcome: Any, *args: Any, **options: Any) -> None:
+        """
+        End *held*. Its body has returned or raised an error, and its process has released the slots.
+
+        With `worker_deduplicate_successful_tasks`, the body of a redelivered task does not run if the task has already
+        succeeded. Then Celery reports no run time, and no signal releases the slots in the pool process.
+        """
+        failed, _, run_time = outcome
+        if not failed and run_time is None:
+            held.own_slots = held.slots
         try:
-            original(*args, **options)
+            original(outcome, *args, **options)
         finally:
             self._end(held)
 

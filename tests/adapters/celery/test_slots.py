@@ -4,6 +4,7 @@ Concurrency limits on real Celery workers: the amount is never exceeded, and a s
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Sequence
@@ -88,6 +89,25 @@ def test_a_slot_is_free_at_once_after_a_time_limit_with_gevent(make_slots: Any) 
     site.send("work", "endless", 600, time_limit=1)
     assert site.send("work", "next", 0).get(timeout=WITHIN) == "next"
     assert "OverflowError" not in worker.log()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_that_celery_deduplicates_returns_its_slot(make_slots: Any, pool: str) -> None:
+    """It has succeeded before, and is delivered again. Celery does not run it, and sends no signal of a run."""
+    site, record = make_slots(pool=pool, conf={"worker_deduplicate_successful_tasks": True})
+    site.start()
+    first = site.send("late_work", "once", 0)
+    assert first.get(timeout=WITHIN) == "once"
+    other = f"{site.queue}other"
+    site.app.send_task("late_work", ("once", 0), queue=other, task_id=first.id)
+    with site.app.connection_for_read() as connection:
+        client = connection.default_channel.client
+        message = json.loads(client.rpop(other))
+        message["properties"]["delivery_info"]["redelivered"] = True
+        client.lpush(site.queue, json.dumps(message))
+    assert site.send("work", "next", 0).get(timeout=WITHIN) == "next"
+    assert record.counts()["deliveries"] == 3
+    assert [event.job for event in record.events() if event.what == "start"] == ["once", "next"]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
