@@ -21,7 +21,8 @@
 local job = redis.call('HMGET', KEYS[1], 'status', 'enqueued_at')
 if job[1] ~= 'queued' or (job[2] or '') ~= ARGV[2] then return end
 for _, execution in ipairs(redis.call('ZRANGE', KEYS[4], '0', '-1')) do
-  redis.call('ZREM', KEYS[5], ARGV[1] .. ':' .. execution)
+  local id = ARGV[1] .. ':' .. execution
+  redis.call('ZREM', KEYS[5], id)
 end
 redis.call('DEL', KEYS[4])
 redis.call('LREM', KEYS[2], 1, ARGV[1])

@@ -168,12 +168,12 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "adapters/throttlekit_rq/_worker.py": [
         (
-            "                            worker.connection.lrem(intermediate_key(popped[0].origin), 1, popped[0].id)",
-            "                            pass",
+            "            self._worker.connection.lrem(intermediate_key(job.origin), 1, job.id)",
+            "            pass",
             ["tests/adapters/rq/test_worker.py::test_queues_have_priorities[throttled-simple]"],
         ),
         (
-            "            if of_queue:\n                fail_with(job, error)\n        return True",
+            "            if only_here:\n                fail_with(job, error)\n        return True",
             "        return True",
             ["tests/adapters/rq/test_worker.py::test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse"],
         ),
