@@ -126,8 +126,7 @@ class Check:
         try:
             clear_deferral(job, self.record)
         except BaseException:  # the job is checked again, and would be charged twice
-            if outcome.decision is not None:
-                self.limiter.cancel(outcome.decision)
+            Grant(self, outcome).cancel()
             raise
         return Grant(self, outcome)
 
@@ -173,9 +172,10 @@ class Grant:
             self.check.limiter.keep(self.run.decision, lambda: None)
 
     def cancel(self) -> None:
-        """Refund the job, whose body does not begin, unless it was refunded before."""
+        """Refund the job, whose body does not begin, unless it was refunded before. A wait before its grant goes on."""
         if self.run.decision is not None and not self.ended:
             self.check.limiter.cancel(self.run.decision)
+            self.check.throttling.return_position(self.run)
             self.ended = True
 
     def release(self) -> None:

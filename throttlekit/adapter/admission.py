@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from throttlekit._core.answer import Waited
+from throttlekit._core.answer import Caller, Requester, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -132,6 +132,21 @@ class Throttling(Generic[_M]):
             wiring_of(self.limiter).pipeline.leave(call, [each.claim for each in self.limiter.claims(call)])
         except Exception as error:
             self._log.debug("The position of a %s that ended is removed later: %r", self._noun.lower(), error)
+
+    def return_position(self, run: Run) -> None:
+        """
+        Let the job of *run*, which was refunded because its body does not begin, continue the wait before its grant. If
+        it had waited, it gets a position ahead of jobs that have not run. Its framework delivers it again. This takes
+        one round trip, and never raises an error.
+        """
+        waited = self.waited_of(run.job.id)
+        if not waited.denials:
+            return
+        try:
+            requester = Requester(Caller.AGAIN, run.job.id, run.delivery.owner, waited=waited)
+            wiring_of(self.limiter).stores.reserve(self.limiter.claims(Call(run.limits, run.job)), requester)
+        except Exception as error:
+            self._log.debug("%s %s, which did not begin, has lost its position: %r", self._noun, run.job.id, error)
 
     def waited_of(self, id: str) -> Waited:
         """Return how long a job waited that runs in this process, or in its parent before a fork, with its run."""

@@ -14,7 +14,7 @@ from rq.job import JobStatus
 import throttlekit_rq._worker
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
-from throttlekit import LeakyBucket, Limiter
+from throttlekit import Decision, Job, LeakyBucket, Limiter
 from throttlekit.plugins import LimitsFor
 from throttlekit_rq import ThrottledSimpleWorker, configure
 from throttlekit_rq._waiting import return_taken
@@ -219,6 +219,36 @@ def test_an_error_of_redis_before_a_granted_job_begins_refunds_it(
         site.work("other", "work")
     assert site.noted == ["granted"]
     assert site.queue.intermediate_queue.get_job_ids() == []
+
+
+@pytest.mark.parametrize("lost_at", ["_admission.clear_deferral", "ThrottledSimpleWorker.prepare_execution"])
+def test_a_job_that_waited_and_does_not_begin_continues_its_wait(
+    throttled_site: Site, monkeypatch: pytest.MonkeyPatch, lost_at: str
+) -> None:
+    """
+    RQ's Redis fails after a job has waited and was granted. The job stays ahead of later jobs, and its `max_wait` is
+    counted from its first denial.
+    """
+    site, limiter, later = throttled_site, throttled_site.limiter, Job(id="later")
+    cancel, held = limiter.cancel, limiter.acquire(jobs.SLOT)
+
+    def cancel_while_paused(decision: Decision) -> None:
+        assert limiter.acquire(jobs.SLOT, job=later).position == 0
+        limiter.pause(jobs.SLOT, 60)  # so that no job gets the unit
+        cancel(decision)
+
+    job = site.queue.enqueue(jobs.plain, "waited", throttle=[jobs.SLOT])
+    site.work()
+    limiter.release(held)
+    granted_at = time.time()
+    break_once(monkeypatch, f"throttlekit_rq.{lost_at}", redis.TimeoutError("slow"))
+    monkeypatch.setattr(limiter, "cancel", cancel_while_paused)
+    site.make_due()
+    for _ in range(2):  # RQ ends after some of these errors
+        site.work()
+    shown = site.fetch(job).meta["throttlekit"]
+    assert (shown["deferrals"], shown["since"] < granted_at) == (2, True)
+    assert limiter.acquire(jobs.SLOT, job=later).position == 1
 
 
 def test_a_job_is_returned_without_its_execution_whose_data_has_expired(stock_site: Site) -> None:

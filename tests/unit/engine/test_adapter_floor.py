@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from throttlekit import ConfigurationError, Decision, Delivery, Job, Limit, Limiter, RateLimited, TokenBucket
+from throttlekit import (
+    Concurrency,
+    ConfigurationError,
+    Decision,
+    Delivery,
+    Job,
+    Limit,
+    Limiter,
+    RateLimited,
+    TokenBucket,
+)
+from throttlekit._core.answer import Waited
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import Waiting
 from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, Run, Throttling, WaitRules
@@ -17,6 +28,7 @@ from throttlekit.errors import WaitedTooLong
 from throttlekit.plugins import LimitsFor
 
 OWN = TokenBucket("own", "1/hour", burst=1)
+SLOT = Concurrency("slot", 1, lease=60)
 ADDED = TokenBucket("added", "1/hour", burst=1)
 LOG = logging.getLogger("throttlekit.test")
 
@@ -126,6 +138,35 @@ def test_a_plugin_adds_limits_to_any_job() -> None:
     both = _throttling(_Host(OWN), plugin).admit("a")
     assert isinstance(both, Run)
     assert both.limits == (OWN, ADDED)
+
+
+@pytest.mark.parametrize("has_waited", [True, False])
+def test_a_refunded_job_that_had_waited_continues_its_wait(has_waited: bool) -> None:
+    """A granted job that does not begin stays ahead of a later job if it had waited. Otherwise it is a new job."""
+    throttling = _throttling(_Host(SLOT))
+    limiter = throttling.limiter
+    held = limiter.acquire(SLOT)
+    if has_waited:
+        throttling.admit("a")
+    limiter.release(held)
+    run = throttling.admit("a")
+    assert isinstance(run, Run)
+    assert run.decision is not None
+    throttling.admit("later")
+    limiter.pause(SLOT, 60)  # so that no job gets the unit
+    limiter.cancel(run.decision)
+    throttling.return_position(run)
+    again = throttling.admit("a")
+    assert isinstance(again, Deferred)
+    assert again.decision is not None
+    assert (again.decision.position, again.decision.deferrals) == ((0, 2) if has_waited else (1, 1))
+
+
+def test_a_refunded_job_continues_its_wait_in_no_store_that_is_unavailable() -> None:
+    """If the store does not answer, the job makes its next request as a new job."""
+    throttling = Throttling(Limiter("redis://127.0.0.1:1/0"), _Host(OWN), rules=WaitRules(), log=LOG)
+    throttling.record_waited("a", Waited(denials=1))
+    throttling.return_position(Run(Job(id="a"), (OWN,), None, Delivery()))
 
 
 @pytest.mark.parametrize("longest", [1e9, timedelta.max, 12.5])
