@@ -174,9 +174,9 @@ class Grant:
     def cancel(self) -> None:
         """Refund the job, whose body does not begin, unless it was refunded before. A wait before its grant goes on."""
         if self.run.decision is not None and not self.ended:
+            self.ended = True  # first: after an interrupt, a second call would refund the job twice
             self.check.limiter.cancel(self.run.decision)
             self.check.throttling.return_position(self.run)
-            self.ended = True
 
     def release(self) -> None:
         """Release the slots of this job, unless they were released before."""

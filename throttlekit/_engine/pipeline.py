@@ -218,7 +218,8 @@ class Pipeline:
             self.leave(call, claims)
             return end_waiting(decision)
         if waits is None:
-            self.prefetcher.note(call.id, denied=True)
+            if call.id:
+                self.prefetcher.note(call.id, denied=True)
             decision = delivery.adjust_delay(decision, waited)
         else:
             in_us, ends_in_us = round(decision.delay * 1_000_000), delivery.ends_in_us(waited.for_us)

@@ -279,11 +279,13 @@ def test_a_job_that_a_rule_paused_leaves_its_waitlist_despite_prefetched_units(f
     claims = [each.claim for each in fleet.limiter.claims(Call([metered], Job(id="1")))]
     fleet.set_rules(Rule(what="pause", name="metered"))
     assert (fleet.decide(metered).reason, fleet.store.where(claims, "1") is None) == ("paused", False)
+    assert fleet.decide(metered, id="").reason == "paused"
     fleet.set_rules()
     prefetcher = wiring_of(fleet.limiter).pipeline.prefetcher
     prefetcher._clock_us = fleet.clock
     for _ in range(100):
         fleet.limiter.acquire(metered)
+    assert prefetcher.take_grants(), "callers without a job are granted prefetched units"
     assert fleet.decide(metered).allowed
     assert fleet.store.where(claims, "1") is None
 
