@@ -362,11 +362,10 @@ local function rings(c, name, ...)
   return call('PUBLISH', 'tk1:' .. name, concat(bell)) > 0
 end
 
--- Wakes an entry for `at`, if its owner listens. If not, the entry ends in two days. Returns whether the owner listens.
+-- Wakes an entry for `at`, if its owner listens. Returns whether the owner listens.
 local function wake_entry(c, e, at, state)
   local list, late = c.list, lateness(e.owner)
   if late == 0 and not rings(c, e.owner, e.id, whole(at - now)) then
-    change(list, e, 'o', e.owner, 0, e.till or now + KEPT_WAIT)
     owner_of(list, e.owner).free, list.head = DEAF, nil
     return false
   end
@@ -393,7 +392,9 @@ end
 -- Checks whether skipped owners still listen: a process may be dead, or may have lost all its wakes.
 local function check_skipped(c, skipped)
   for _, each in ipairs(skipped) do
-    if lateness(each.name) > 0 then  -- no process listens
+    local e = each.free == DEAF and entry_of(c.list, each.first)
+    if lateness(each.name) > 0 or e and e.till then  -- no process listens, or the entry will end
+    elseif e then enter(c.list, e, each.name, now + KEPT_WAIT)
     elseif each.free < DEAF then
       if TRIAL - each.free < now then each.free, c.list.head = rings(c, each.name) and -now or DEAF, nil end
     elseif each.free > 0 and each.first_wake + TRIAL < now and last_wake(c.list, each.name) + TRIAL < now then
@@ -411,7 +412,6 @@ local function wake(c, waits)
     local e = entry_of(list, sub(member, 19))
     local o, low, high = owner_of(list, e.owner), own('o', e.owner)
     forget(list, e)
-    -- No wake reaches the next entry of a process that does not listen, so it ends, too.
     local next_one = o.free == DEAF and entry_of(list, sub(members(list, '1', low, high)[1], #low + 31))
     if next_one then enter(list, next_one, o.name, next_one.till or max(now, next_one.since + KEPT_WAIT)) end
   end

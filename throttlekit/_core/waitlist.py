@@ -276,15 +276,12 @@ class Waitlist:
                 self.finishes[entry.tenant] = finish
 
     def drop_ended(self, now_us: int) -> bool:
-        """
-        Remove entries whose `until_us` has passed. Return False if there may be more of them. If their owner does not
-        listen, its next entry ends `KEPT_US` after its first denial.
-        """
+        """Remove entries whose `until_us` has passed. Return False if there may be more of them."""
         ended = self.ends[: bisect_left(self.ends, (now_us + 1, ""))][:_MOST_AT_ONCE]
         for _, id in ended:
             entry = self.entries[id]
             self.forget(entry)
-            if (owner := self.owners.get(entry.owner)) is not None and owner.free == DEAF:
+            if (owner := self.owners.get(entry.owner)) is not None and owner.free == DEAF:  # dead, perhaps for days
                 first = self.entries[owner.waiting[0][1]]
                 self.enter(first, owner.name, first.until_us or max(now_us, first.since_us + KEPT_US))
         return len(ended) < _MOST_AT_ONCE
@@ -420,11 +417,14 @@ class Waitlist:
     def _check_skipped(self, skipped: list[Owner], now_us: int, ring: Ring) -> None:
         """Check whether skipped owners still listen: a process may be dead, or may have lost all its wakes."""
         for each in (owner for owner in skipped if not lateness_us(owner.name)):
-            if each.free < DEAF:
+            first = self.entries[each.waiting[0][1]]
+            if each.free == DEAF:  # no wake will reach its entries
+                self.enter(first, each.name, first.until_us or now_us + KEPT_US)
+            elif each.free < DEAF:
                 if TRIAL_US - each.free < now_us:
                     each.free = -now_us if ring(each.name, None) else DEAF
             elif each.free > 0 and each.woken[-1][0] + TRIAL_US < now_us:
-                self._wake(self.entries[each.waiting[0][1]], now_us, now_us, ring, counts=False)
+                self._wake(first, now_us, now_us, ring, counts=False)
 
     def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
         """Wake jobs of a workflow that holds its slot: they need no other slot. Each grant wakes more of them."""
@@ -462,10 +462,9 @@ class Waitlist:
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
 
     def _wake(self, entry: Entry, at_us: int, now_us: int, ring: Ring, *, counts: bool) -> bool:
-        """Wake an entry. If its owner does not listen, the entry ends in two days. Return whether the owner listens."""
+        """Wake an entry. Return whether its owner listens."""
         owner = self.owners[entry.owner]
         if not lateness_us(owner.name) and not ring(owner.name, Wake(entry.id, at_us - now_us)):
-            self.enter(entry, owner.name, entry.until_us or now_us + KEPT_US)
             owner.free = DEAF
             return False
         self._change(entry, State.WOKEN, owner.name, at_us + WOKEN_US, at_us)

@@ -185,6 +185,29 @@ def test_the_entries_of_a_dead_process_end_after_two_days() -> None:
     assert lists.store._stored(lists.claim(LIMIT), lists.now).waitlist is None  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.parametrize("leaves", ["forgotten", "redelivered", "without a free thread"])
+def test_each_first_entry_of_a_dead_process_ends(leaves: str) -> None:
+    """Its entry before may leave the list in any way. The process may also have ended while no thread was free."""
+    lists = Lists("b")
+    lists.decide("one")
+    for job in ("two", "three"):
+        lists.decide(job, owner="b", free=3)
+    if leaves == "without a free thread":
+        lists.look("b", free=0)
+        lists.now += TRIAL_US + 1
+    else:
+        lists.now += SECOND
+        lists.look()
+        if leaves == "forgotten":
+            lists.forget("two")
+        else:
+            lists.decide("two")
+    for _ in range(2):
+        lists.look()
+    (first,) = lists.entries("two" if leaves == "without a free thread" else "three")
+    assert first.until_us == lists.now + KEPT_US
+
+
 def test_jobs_of_a_dead_process_do_not_count_when_one_of_them_ends() -> None:
     """Otherwise a full queue would refuse a new job, although no process waits for it to pass."""
     lists, limit = Lists("b"), TokenBucket("short", "1/s", burst=1, queue=2)
