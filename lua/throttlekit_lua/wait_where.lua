@@ -15,8 +15,8 @@ for i, c in ipairs(claims) do
     find(c)
     local list, before, at = c.list, 0, e.at
     if not is_woken(e) then
-      before = rank_of(list, e.place, true)
-      at = max(ready_after(c, held(list).units + before * e.cost, max(now, list.paused)), list.paused)
+      before, at = rank_of(list, e.place, true), list.paused
+      if c.size > 0 then at = max(at, ready_after(c, held(list).units + before * e.cost, max(now, at))) end
     end
     local delay, waited = max(0, at - now), max(0, now - e.since)
     found[#found + 1] = concat({whole(i - 1), e.state, whole(before), whole(delay), whole(waited)}, ' ')

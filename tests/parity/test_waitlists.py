@@ -15,6 +15,7 @@ from throttlekit import ByLatency, Concurrency, FixedWindow, TokenBucket
 from throttlekit._core.algorithms.gcra import Measure
 from throttlekit._core.answer import Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.change import change_rate
 from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import holder_name, wait_names
@@ -244,6 +245,24 @@ def store(request: pytest.FixtureRequest) -> Any:
 
 def _claim(limit: TokenBucket, name: str = "a") -> StoreClaim:
     return StoreClaim(f"tk1:{{{name}:}}:f", limit.bind(1, 0, ""))
+
+
+@pytest.mark.parametrize("limit", [kinds[0] for kinds in LIMITS.values()], ids=LIMITS)
+def test_the_position_of_a_job_whose_cost_is_now_zero(both: BothStores, limit: Limit) -> None:
+    """As in the reference, nothing delays it any longer: neither the jobs ahead of it nor a debt of the limit."""
+
+    def claim(cost: int, holder: str = "") -> StoreClaim:
+        return StoreClaim("tk1:{z:}:f", limit.bind(cost, 0, holder_name(holder, "0", 0)), cost)
+
+    for n in range(limit.capacity + 3):
+        both.run("decide", [claim(1, f"id{n}")], NOW_US, Requester(Caller.JOB, f"id{n}", "p"))
+    if not claim(1).algorithm.holder:
+        both.run("settle", [claim(1)], NOW_US, what=[Correction("tk1:{z:}:f", claim(1).algorithm, NOW_US, 10**6)])
+    last = f"id{limit.capacity + 2}"
+    assert both.run("where", [claim(1, last)], NOW_US + 1, last).in_us > 0
+    found = both.run("where", [claim(0, last)], NOW_US + 1, last)
+    assert found.position >= 2
+    assert found.in_us == 0
 
 
 def test_a_refusal_of_a_job_from_before_a_slow_down_that_is_over_slows_again(both: BothStores) -> None:
