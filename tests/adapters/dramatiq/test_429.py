@@ -226,20 +226,13 @@ def test_the_paused_limit_is_that_of_the_error_or_of_on_429(
     stub: Site, on_429: Any, raised: str | None, paused: set[str]
 ) -> None:
     """The limit that the error names is paused, otherwise the job's on_429, otherwise all of its rates."""
-    site = stub
-    throttle, _ = throttled(site)
+    throttle, _ = throttled(stub)
     options = {} if on_429 is None else {"throttle_on_429": on_429}
-
-    @site.actor(throttle=[PARTNER, OTHER, SLOTS], **options)
-    def job(n: int) -> None:
-        site.ran.append(n)
-        if len(site.ran) == 1:
-            raise RateLimited(600, limit=raised)
-
+    job = stub.recorder(first_error=RateLimited(600, limit=raised), throttle=[PARTNER, OTHER, SLOTS], **options)
     job.send(1)
     limiter = throttle.limiter
-    with working(site.broker):
-        site.until_ran(1)
+    with working(stub.broker):
+        stub.until_ran(1)
         wait_until(
             lambda: (
                 {
@@ -255,18 +248,11 @@ def test_the_paused_limit_is_that_of_the_error_or_of_on_429(
 
 def test_a_message_can_have_its_own_on_429(redis_site: Site) -> None:
     """The on_429 of a message applies to limits of the message or of its actor, and is sent as a name."""
-    site = redis_site
-    throttle, ends = throttled(site)
-
-    @site.actor(throttle=[PARTNER, OTHER])
-    def job(n: int) -> None:
-        site.ran.append(n)
-        if len(site.ran) == 1:
-            raise RateLimited(600)
-
+    throttle, ends = throttled(redis_site)
+    job = redis_site.recorder(first_error=RateLimited(600), throttle=[PARTNER, OTHER])
     job.send_with_options(args=(1,), throttle_on_429=OTHER)
     limiter = throttle.limiter
-    with working(site.broker):
+    with working(redis_site.broker):
         wait_until(lambda: limiter.peek(OTHER).reason == "paused", description="the limit is paused")
         assert limiter.peek(PARTNER, key="1").allowed
     assert {options["throttle_on_429"] for options in ends.options} == {"other"}
@@ -314,13 +300,7 @@ def test_the_on_429_of_the_middleware_applies_to_actors_without_limits(stub: Sit
     """The middleware's on_429 is not applied to an actor that has its own limits."""
     throttle, _ = throttled(stub, throttle=[OTHER, PARTNER], on_429=OTHER)
     stub.actor(lambda: None, actor_name="own", throttle=SLOTS)
-
-    @stub.actor
-    def job(n: int) -> None:
-        stub.ran.append(n)
-        if len(stub.ran) == 1:
-            raise RateLimited(600)
-
+    job = stub.recorder(first_error=RateLimited(600))
     job.send(1)
     with working(stub.broker):
         wait_until(lambda: throttle.limiter.peek(OTHER).reason == "paused", description="the limit is paused")

@@ -124,11 +124,7 @@ def test_a_message_that_a_later_middleware_stops_returns_its_charge(site: Site, 
     limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
     site.broker.add_middleware(UserMiddleware(act))
-
-    @site.actor(throttle=[SLOTS, FLOW, HOURLY], max_retries=0)
-    def job() -> None:
-        site.ran.append(1)
-
+    job = site.recorder(throttle=[SLOTS, FLOW, HOURLY], max_retries=0)
     job.send()
     with site.working() as worker:
         wait_until(lambda: worker.broker and site.idle(worker), description="the message is gone")

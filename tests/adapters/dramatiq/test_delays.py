@@ -48,11 +48,7 @@ def test_a_denied_message_waits_in_its_worker(site: Site) -> None:
             acked.append(message.args)
 
     site.broker.add_middleware(Acks())
-
-    @site.actor(throttle=EACH)
-    def job(n: int) -> None:
-        site.ran.append(n)
-
+    job = site.recorder(throttle=EACH)
     for n in range(5):
         job.send(n)
     with site.working():
@@ -73,11 +69,7 @@ def test_a_message_is_put_back_before_rabbitmq_closes_the_channel(
     limiter, limit, enqueues = Limiter(), TokenBucket("paused", "1000/s"), Enqueues()
     rabbit.broker.add_middleware(enqueues)
     rabbit.broker.add_middleware(Throttle(limiter))
-
-    @rabbit.actor(throttle=limit)
-    def job(n: int) -> None:
-        rabbit.ran.append(n)
-
+    job = rabbit.recorder(throttle=limit)
     limiter.pause(limit, 600)
     for n in range(3):
         job.send(n)
@@ -100,11 +92,7 @@ def test_a_job_without_limits_makes_no_request_to_the_store(site: Site) -> None:
             options.append(message.options.keys() - {"redis_message_id"})
 
     site.broker.add_middleware(Observer())
-
-    @site.actor
-    def plain(n: int) -> None:
-        site.ran.append(n)
-
+    plain = site.recorder()
     for n in range(5):
         plain.send(n)
     with site.working():
@@ -140,11 +128,7 @@ def test_messages_of_a_slow_limit_do_not_stop_those_of_another_limit(site: Site)
     limiter, slow_limit = Limiter(), TokenBucket("slow", "1000/s")
     site.broker.add_middleware(Throttle(limiter))
     slow = site.actor(lambda n: site.ran.append("slow"), actor_name="slow", throttle=slow_limit)
-
-    @site.actor(throttle=TokenBucket("fast", "20/s", burst=1))
-    def fast(n: int) -> None:
-        site.ran.append(n)
-
+    fast = site.recorder(throttle=TokenBucket("fast", "20/s", burst=1))
     limiter.pause(slow_limit, 600)
     for n in range(100):
         slow.send(n)
@@ -162,11 +146,7 @@ def test_an_actor_declared_while_the_worker_runs_is_throttled(site: Site) -> Non
     store = DenyBefore(2)
     throttled(site, store)
     with site.working() as worker:
-
-        @site.actor(throttle=EACH)
-        def late(n: int) -> None:
-            site.ran.append(n)
-
+        late = site.recorder(throttle=EACH)
         late.send(1)
         site.until_ran(1)
         assert worker.consumers[site.queue].worker_timeout == 50
@@ -182,11 +162,7 @@ def test_a_throttled_actor_declared_late_on_a_running_queue_waits_and_runs(site:
     site.actor(lambda: site.ran.append("plain"), actor_name="plain")
     with site.working() as worker:
         wait_until(lambda: all(t.consumer for t in worker.consumers.values()), description="all consumers run")
-
-        @site.actor(throttle=EACH)
-        def late(n: int) -> None:
-            site.ran.append(n)
-
+        late = site.recorder(throttle=EACH)
         late.send(1)
         site.until_ran(1)
     assert (store.denials, store.grants) == (1, 1)
@@ -214,11 +190,7 @@ def test_join_waits_for_held_messages(stub: Site) -> None:
     `broker.join` and then `worker.join`, or `worker.join` alone, wait for held messages, as tests of users expect.
     """
     throttled(stub, DenyBefore(2, delay=0.1))
-
-    @stub.actor(throttle=EACH)
-    def job(n: int) -> None:
-        stub.ran.append(n)
-
+    job = stub.recorder(throttle=EACH)
     with stub.working() as worker:
         job.send(1)
         stub.broker.join(stub.queue, timeout=60_000)
@@ -262,10 +234,7 @@ def test_no_message_runs_twice_if_a_worker_stops_while_messages_are_due(
 
     store = Spread(1, delay=0.4)
     throttled(site, store)
-
-    @site.actor(throttle=EACH)
-    def job(n: int) -> None:
-        site.ran.append(n)
+    job = site.recorder(throttle=EACH)
 
     class Linger(Middleware):
         def before_consumer_thread_shutdown(self, broker: Any, thread: Any) -> None:

@@ -40,11 +40,7 @@ def _holds_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_actor(site: Site, **options: Any) -> Any:
-    @site.actor(throttle=EACH, max_retries=0, **options)
-    def job(n: int) -> None:
-        site.ran.append(n)
-
-    return job
+    return site.recorder(throttle=EACH, max_retries=0, **options)
 
 
 @pytest.mark.usefixtures("_holds_no_message")
@@ -79,11 +75,10 @@ def test_the_copy_is_enqueued_once_when_the_ack_fails_after_it(
     redis_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker repeats before_ack if the acknowledgement itself fails. The copy is not enqueued twice."""
-    site = redis_site
     store = DenyBefore(1, delay=0.3)  # longer than a busy machine needs to enqueue the copy
-    site.broker.add_middleware(Throttle(Limiter(store)))
-    job = make_actor(site)
-    consumer = type(site.broker.consume(site.queue))
+    redis_site.broker.add_middleware(Throttle(Limiter(store)))
+    job = make_actor(redis_site)
+    consumer = type(redis_site.broker.consume(redis_site.queue))
     ack, failed = consumer.ack, []
 
     def failing(self: Any, message: Any) -> None:
@@ -94,9 +89,9 @@ def test_the_copy_is_enqueued_once_when_the_ack_fails_after_it(
 
     monkeypatch.setattr(consumer, "ack", failing)
     job.send(1)
-    with site.working():
-        site.until_ran(1)
-    assert site.ran == [1]
+    with redis_site.working():
+        redis_site.until_ran(1)
+    assert redis_site.ran == [1]
     assert len(failed) == 3
     assert (store.denials, store.grants) == (1, 1)
 
@@ -353,11 +348,7 @@ def test_a_second_message_with_the_same_id_runs_too(site: Site) -> None:
     """A message that is sent twice waits twice: the second copy is put back until the first has run."""
     limiter, limit = Limiter(), TokenBucket("paused", "1000/s")
     site.broker.add_middleware(Throttle(limiter))
-
-    @site.actor(throttle=limit, max_retries=0)
-    def job(n: int) -> None:
-        site.ran.append(n)
-
+    job = site.recorder(throttle=limit, max_retries=0)
     limiter.pause(limit, 600)
     message = job.message(1)
     site.broker.enqueue(message)
@@ -374,17 +365,16 @@ def test_a_second_message_with_the_same_id_runs_too(site: Site) -> None:
 
 def test_a_flush_of_a_queue_on_redis_removes_held_messages(redis_site: Site) -> None:
     """Messages that a worker holds belong to the queue. They do not run when the limit admits again."""
-    site = redis_site
-    limiter, limit = site.send_paused(20)
-    with site.working() as worker:
-        site.until_held(worker, 20)
-        site.broker.flush(site.queue)
-        site.broker.get_actor("job").send(-1)
-        site.until_held(worker, 21)
+    limiter, limit = redis_site.send_paused(20)
+    with redis_site.working() as worker:
+        redis_site.until_held(worker, 20)
+        redis_site.broker.flush(redis_site.queue)
+        redis_site.broker.get_actor("job").send(-1)
+        redis_site.until_held(worker, 21)
         limiter.resume(limit)
-        site.until_held(worker, 0)
-        site.until_ran(1)
-    assert site.ran == [-1]
+        redis_site.until_held(worker, 0)
+        redis_site.until_ran(1)
+    assert redis_site.ran == [-1]
 
 
 def test_a_message_that_belongs_to_another_worker_is_not_started(redis_site: Site) -> None:
@@ -392,22 +382,21 @@ def test_a_message_that_belongs_to_another_worker_is_not_started(redis_site: Sit
     Dramatiq considers a process without a heartbeat for one minute dead, and gives its messages to another process.
     They do not run twice.
     """
-    site = redis_site
-    limiter, limit = site.send_paused(20)
-    client, broker = site.broker.client, site.broker
-    with site.working() as worker:
-        site.until_held(worker, 20)
-        fetched = f"{broker.namespace}:__acks__.{broker.broker_id}.{site.queue}"
-        other = f"{broker.namespace}:__acks__.another.{site.queue}"
+    limiter, limit = redis_site.send_paused(20)
+    client, broker = redis_site.broker.client, redis_site.broker
+    with redis_site.working() as worker:
+        redis_site.until_held(worker, 20)
+        fetched = f"{broker.namespace}:__acks__.{broker.broker_id}.{redis_site.queue}"
+        other = f"{broker.namespace}:__acks__.another.{redis_site.queue}"
         client.rename(fetched, other)
         limiter.resume(limit)
-        site.until_held(worker, 0)
-        assert site.ran == []
+        redis_site.until_held(worker, 0)
+        assert redis_site.ran == []
         for id_ in client.smembers(other):  # as Dramatiq's maintenance does
-            client.rpush(f"{broker.namespace}:{site.queue}", id_)
+            client.rpush(f"{broker.namespace}:{redis_site.queue}", id_)
         client.delete(other)
-        site.until_ran(20)
-    assert sorted(site.ran) == [*range(20)]
+        redis_site.until_ran(20)
+    assert sorted(redis_site.ran) == [*range(20)]
 
 
 def test_a_worker_that_holds_messages_keeps_its_heartbeat(redis_site: Site) -> None:
@@ -433,10 +422,9 @@ def test_messages_of_a_custom_broker_run_without_a_check_of_their_owner(
     """
     Held messages of a custom broker run, although the set in which Dramatiq keeps fetched messages has none of them.
     """
-    site = redis_site
-    monkeypatch.setattr(site.broker.client, "sismember", lambda *_: 0)
-    limiter, limit = site.send_paused(20)
-    with site.working() as worker:
-        site.until_held(worker, 20)
+    monkeypatch.setattr(redis_site.broker.client, "sismember", lambda *_: 0)
+    limiter, limit = redis_site.send_paused(20)
+    with redis_site.working() as worker:
+        redis_site.until_held(worker, 20)
         limiter.resume(limit)
-        site.until_ran(20)
+        redis_site.until_ran(20)

@@ -32,11 +32,7 @@ def test_an_expired_message_is_not_charged_and_not_run(site: Site) -> None:
     """A message past its max_age is dead-lettered by AgeLimit, without a request to the store."""
     store = Recording()
     throttled(site, store)
-
-    @site.actor(throttle=BUSY, max_age=1000)
-    def job() -> None:
-        site.ran.append(1)
-
+    job = site.recorder(throttle=BUSY, max_age=1000)
     message = job.message()
     old = dramatiq.Message(**{**message.asdict(), "message_timestamp": current_millis() - 5000})
     site.broker.enqueue(old)
@@ -67,11 +63,7 @@ def test_a_message_that_expires_before_its_turn_ends_at_its_expiry(stub: Site, s
         limiter.pause(MINUTELY, 600)
     else:
         limiter.acquire(MINUTELY)
-
-    @stub.actor(throttle=MINUTELY, **age if set_by == "actor" else {})
-    def job() -> None:
-        stub.ran.append(1)
-
+    job = stub.recorder(throttle=MINUTELY, **age if set_by == "actor" else {})
     job.send_with_options(**age if set_by == "message" else {})
     with stub.working():
         wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
@@ -85,11 +77,7 @@ def test_a_message_that_expires_after_its_turn_runs(stub: Site) -> None:
     tenth, limiter = TokenBucket("tenth", "10/s", burst=1), Limiter()
     stub.broker.add_middleware(Throttle(limiter))
     assert limiter.acquire(tenth)
-
-    @stub.actor(throttle=tenth, max_age=60_000)
-    def job() -> None:
-        stub.ran.append(1)
-
+    job = stub.recorder(throttle=tenth, max_age=60_000)
     for _ in range(3):
         job.send()
     with stub.working():
@@ -116,11 +104,7 @@ def test_max_age_is_ignored_without_age_limit_before_throttle(stub: Site) -> Non
     store = DenyBefore(1, delay=0.05)
     stub.broker.middleware = [m for m in stub.broker.middleware if not isinstance(m, AgeLimit)]
     throttled(stub, store)
-
-    @stub.actor(throttle=BUSY)
-    def job() -> None:
-        stub.ran.append(1)
-
+    job = stub.recorder(throttle=BUSY)
     job.send_with_options(max_age=1)
     with stub.working():
         stub.until_ran(1)
@@ -150,11 +134,7 @@ def test_time_limit_does_not_count_the_wait(quick_time_limit: Site) -> None:
     stub = quick_time_limit
     store = DenyBefore(12, delay=0.1)
     throttled(stub, store)
-
-    @stub.actor(throttle=BUSY, time_limit=1000, max_retries=0)
-    def job() -> None:
-        stub.ran.append(1)
-
+    job = stub.recorder(throttle=BUSY, time_limit=1000, max_retries=0)
     job.send()
     with stub.working():
         stub.until_ran(1)
@@ -241,11 +221,7 @@ def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, position: 
     throttled(stub, store, **options)
     stub.broker.emit_after("process_boot")
     limit = TokenBucket("refused", "1/s", key=lambda job: None) if end == "is refused" else BUSY
-
-    @stub.actor(throttle=limit)
-    def job() -> None:
-        stub.ran.append(1)
-
+    job = stub.recorder(throttle=limit)
     job.send()
     done: list[int] = []
 
@@ -276,13 +252,7 @@ def test_a_429_counts_as_a_message_and_not_as_an_error(
     options: dict[str, Any] = {"runs": {}, "fails": {}, "is dropped": {"on_waited_too_long": "drop"}}[end]
     stub.broker.add_middleware(Throttle(Limiter(), max_wait=None if end == "runs" else 0, **options))
     stub.broker.emit_after("process_boot")
-
-    @stub.actor(throttle=BUSY)
-    def job() -> None:
-        stub.ran.append(1)
-        if len(stub.ran) == 1:
-            raise RateLimited(0.05)
-
+    job = stub.recorder(first_error=RateLimited(0.05), throttle=BUSY)
     job.send()
     with stub.working():
         stub.until_ran(2 if end == "runs" else 1)
@@ -299,11 +269,7 @@ def test_a_metrics_middleware_that_fails_does_not_start_a_denied_job(stub: Site,
     stub.broker.add_middleware(prometheus())
     store = DenyBefore(2)
     throttled(stub, store)
-
-    @stub.actor(throttle=BUSY)
-    def job() -> None:
-        stub.ran.append(1)
-
+    job = stub.recorder(throttle=BUSY)
     job.send()
     with stub.working():
         stub.until_ran(1)

@@ -76,11 +76,7 @@ def test_a_message_can_have_a_max_wait_of_its_own(stub: Site) -> None:
     """
     store = DenyBefore(NEVER, delay=0.01)
     stub.broker.add_middleware(Throttle(Limiter(store)))
-
-    @stub.actor(throttle=TokenBucket("busy", "10/s"))
-    def job() -> None:
-        stub.ran.append(1)
-
+    job = stub.recorder(throttle=TokenBucket("busy", "10/s"))
     with pytest.raises(ConfigurationError, match="throttle_max_wait must be a number of seconds"):
         job.send_with_options(throttle_max_wait="soon")
     job.send_with_options(throttle_max_wait=timedelta(seconds=0.1))
@@ -94,11 +90,7 @@ def test_waited_too_long_is_not_retried_by_a_retry_when(stub: Site) -> None:
     """An actor that retries on every error does not get the job again either, since another request cannot help."""
     store = DenyBefore(NEVER, delay=0.01)
     stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=1))
-
-    @stub.actor(throttle=TokenBucket("busy", "10/s"), retry_when=lambda retries, error: True, min_backoff=1)
-    def job() -> None:
-        stub.ran.append(1)
-
+    job = stub.recorder(throttle=TokenBucket("busy", "10/s"), retry_when=lambda retries, error: True, min_backoff=1)
     job.send()
     with stub.working():
         wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")

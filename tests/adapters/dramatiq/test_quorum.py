@@ -43,7 +43,7 @@ class Redelivered(Middleware):
 
 
 @pytest.fixture(params=["classic", "quorum"])
-def queue(request: pytest.FixtureRequest, rabbit: Site, rabbitmq_url: str) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, rabbit: Site, rabbitmq_url: str) -> Iterator[Site]:
     if request.param == "classic":
         yield rabbit
         return
@@ -60,11 +60,11 @@ def count_consumers(worker: Any, site: Site) -> int:
     return len(worker.consumers[site.queue].consumer.channel.consumer_tags)
 
 
-def test_messages_behind_held_messages_are_fetched(queue: Site) -> None:
+def test_messages_behind_held_messages_are_fetched(site: Site) -> None:
     """
     A worker holds 300 messages of a paused limit. Those of another limit run, and the held ones run after the pause.
     """
-    site, limiter, redelivered = queue, Limiter(), Redelivered()
+    limiter, redelivered = Limiter(), Redelivered()
     site.broker.add_middleware(redelivered)
     site.broker.add_middleware(Throttle(limiter))
     paused = site.actor(lambda n: site.ran.append(n), actor_name="paused", throttle=PAUSED, max_retries=0)
@@ -88,12 +88,12 @@ def test_messages_behind_held_messages_are_fetched(queue: Site) -> None:
     assert redelivered.count == 0
 
 
-def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(queue: Site) -> None:
+def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(site: Site) -> None:
     """
     While every thread is busy, a worker fetches less than three times as many messages as Dramatiq, which fetches 2 for
     each thread.
     """
-    site, go = queue, threading.Event()
+    go = threading.Event()
     limiter, limit = site.send_paused(MANY)
     plain = site.actor(lambda: site.ran.append(go.wait(60)), actor_name="plain")
     with site.working(threads=THREADS) as worker:
@@ -117,12 +117,11 @@ def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(queue: Site)
     assert Counter(site.ran) == Counter([*range(MANY), *[True] * 50])
 
 
-def test_messages_of_a_killed_connection_are_delivered_to_another_worker(queue: Site) -> None:
+def test_messages_of_a_killed_connection_are_delivered_to_another_worker(site: Site) -> None:
     """
     The messages of a killed connection, including those of a consumer that was cancelled since, are delivered to
     another worker. Each runs once.
     """
-    site = queue
     limiter, limit = site.send_paused(MANY)
     with working(site.broker, THREADS) as worker:
         site.until_held(worker, MANY)

@@ -26,7 +26,7 @@ def store() -> DenyBefore:
 
 
 @pytest.fixture
-def throttled(site: Site, store: DenyBefore) -> Site:
+def site(site: Site, store: DenyBefore) -> Site:
     site.broker.add_middleware(CurrentMessage())
     site.broker.add_middleware(Results(backend=StubBackend()))
     site.broker.add_middleware(GroupCallbacks(StubRates()))
@@ -34,11 +34,10 @@ def throttled(site: Site, store: DenyBefore) -> Site:
     return site
 
 
-def test_a_group_completes_once_after_its_last_job(throttled: Site, store: DenyBefore) -> None:
+def test_a_group_completes_once_after_its_last_job(site: Site, store: DenyBefore) -> None:
     """
     The completion callback of a group is called once, after every member has run, and its results are the real ones.
     """
-    site = throttled
 
     @site.actor(throttle=EACH, store_results=True)
     def member(n: int) -> int:
@@ -60,9 +59,8 @@ def test_a_group_completes_once_after_its_last_job(throttled: Site, store: DenyB
     assert store.denials == 6
 
 
-def test_on_success_is_called_once_after_the_body(throttled: Site, store: DenyBefore) -> None:
+def test_on_success_is_called_once_after_the_body(site: Site, store: DenyBefore) -> None:
     """`on_success` is sent once, with the real result. No denial sends it, or `on_failure`."""
-    site = throttled
 
     @site.actor
     def success(message: dict[str, Any], result: int) -> None:
@@ -83,25 +81,17 @@ def test_on_success_is_called_once_after_the_body(throttled: Site, store: DenyBe
     assert store.denials == 2
 
 
-def test_an_explicit_retry_keeps_its_own_delay_and_its_count(throttled: Site, store: DenyBefore) -> None:
+def test_an_explicit_retry_keeps_its_own_delay_and_its_count(site: Site, store: DenyBefore) -> None:
     """`raise Retry(delay=…)` in the body works as without throttling, and the redelivered message is decided again."""
-    site = throttled
-
-    @site.actor(throttle=EACH, max_retries=1)
-    def later(n: int) -> None:
-        site.ran.append(n)
-        if len(site.ran) == 1:
-            raise Retry("come back", delay=30)
-
+    later = site.recorder(first_error=Retry("come back", delay=30), throttle=EACH, max_retries=1)
     later.send(1)
     with site.working():
         site.until_ran(2)
     assert (store.denials, store.grants) == (4, 2)
 
 
-def test_a_waiting_message_has_no_option_of_throttlekit(throttled: Site, store: DenyBefore) -> None:
+def test_a_waiting_message_has_no_option_of_throttlekit(site: Site, store: DenyBefore) -> None:
     """A message has no option of throttlekit when its body runs after denials, and when Retries enqueues it again."""
-    site = throttled
     enqueued: list[Any] = []
 
     class Watch(Middleware):

@@ -30,6 +30,16 @@ class Site:
         options = {"queue_name": self.queue, "broker": self.broker, **options}
         return dramatiq.actor(**options) if function is None else dramatiq.actor(function, **options)
 
+    def recorder(self, *, first_error: Exception | None = None, **options: Any) -> Any:
+        """Declare an actor that records its argument, or 1 if there is none. Its first run raises *first_error*."""
+
+        def job(n: Any = 1) -> None:
+            self.ran.append(n)
+            if first_error is not None and len(self.ran) == 1:
+                raise first_error
+
+        return self.actor(job, **options)
+
     def until_ran(self, count: int) -> list[Any]:
         wait_until(lambda: len(self.ran) >= count, description=f"{count} jobs have run")
         return self.ran
