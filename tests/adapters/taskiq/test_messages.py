@@ -189,18 +189,17 @@ def _plainly(function: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
-def test_a_plain_function_that_returns_its_body_to_await_is_refused(limiter: Limiter) -> None:
+def test_a_plain_function_that_returns_its_body_to_await_is_refused(broker: InMemoryBroker, limiter: Limiter) -> None:
     """
     A plain function that returns its body to await fails, and its slot is released: otherwise the slot would be free
     before the body begins. Without limits it runs.
     """
-    broker, slot, ran = InMemoryBroker(await_inplace=True), Concurrency("one", 1, lease=600), []
+    slot, ran = Concurrency("one", 1, lease=600), []
 
     async def body(number: int) -> int:
         ran.append(number)
         return number
 
-    broker.add_middlewares(Throttle(limiter))
     limited = broker.task("limited", throttle=[slot])(_plainly(body))
     free = broker.task("free")(_plainly(body))
 
@@ -215,16 +214,14 @@ def test_a_plain_function_that_returns_its_body_to_await_is_refused(limiter: Lim
     assert (done.return_value, ran) == (2, [2])
 
 
-def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task(limiter: Limiter) -> None:
+def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task(broker: InMemoryBroker) -> None:
     """With a broker in memory, which runs a task as it is sent, the next task of the same sender gets the slot."""
-    broker, slot, fails = InMemoryBroker(await_inplace=True), Concurrency("one", 1, lease=600), [True]
+    slot, fails = Concurrency("one", 1, lease=600), [True]
 
     def depended() -> int:
         if fails.pop():
             raise ValueError("no")
         return 1
-
-    broker.add_middlewares(Throttle(limiter))
 
     @broker.task(throttle=[slot])
     async def job(given: int = TaskiqDepends(depended)) -> int:
@@ -240,10 +237,9 @@ def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task(limiter: L
     assert asyncio.run(main()) == 1
 
 
-def test_a_task_that_has_sent_another_one_in_place_waits_after_a_429(limiter: Limiter) -> None:
+def test_a_task_that_has_sent_another_one_in_place_waits_after_a_429(broker: InMemoryBroker, run_task: Any) -> None:
     """With a broker in memory, the other task runs within it. Afterwards, the first task is the current one again."""
-    broker, ran, limit = InMemoryBroker(await_inplace=True), list[str](), TokenBucket("partner", "1000/s")
-    broker.add_middlewares(Throttle(limiter))
+    ran, limit = list[str](), TokenBucket("partner", "1000/s")
 
     @broker.task(throttle=[limit])
     async def inner() -> None:
@@ -256,18 +252,15 @@ def test_a_task_that_has_sent_another_one_in_place_waits_after_a_429(limiter: Li
         if len(ran) == 2:
             raise RateLimited(retry_after=0.01)
 
-    async def main() -> None:
-        await broker.startup()
-        await asyncio.wait_for(outer.kiq(), 30)
-
-    asyncio.run(main())
+    assert not run_task(outer).is_err
     assert ran == ["inner", "outer"] * 2
 
 
-def test_a_body_can_call_the_function_of_a_task_that_has_failed_within_it(limiter: Limiter) -> None:
+def test_a_body_can_call_the_function_of_a_task_that_has_failed_within_it(
+    broker: InMemoryBroker, run_task: Any
+) -> None:
     """A dependency of the other task has failed, so its body did not run. A direct call is an ordinary call."""
-    broker, limit = InMemoryBroker(await_inplace=True), TokenBucket("partner", "1000/s")
-    broker.add_middlewares(Throttle(limiter))
+    limit = TokenBucket("partner", "1000/s")
 
     def depended() -> int:
         raise ValueError("no")
@@ -281,11 +274,7 @@ def test_a_body_can_call_the_function_of_a_task_that_has_failed_within_it(limite
         await inner.kiq()
         return await inner(7)
 
-    async def main() -> Any:
-        await broker.startup()
-        return (await (await outer.kiq()).get_result()).return_value
-
-    assert asyncio.run(main()) == 7
+    assert run_task(outer).return_value == 7
 
 
 def test_a_task_whose_event_loop_was_closed_waits_no_more(limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:

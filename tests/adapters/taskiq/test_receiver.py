@@ -19,7 +19,7 @@ from aio_pika import ExchangeType
 from redis import Redis
 from redis.asyncio import Connection
 from redis.asyncio import Redis as AsyncRedis
-from taskiq import AsyncBroker, InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
+from taskiq import AsyncBroker, InMemoryBroker, TaskiqScheduler
 from taskiq.brokers.shared_broker import AsyncSharedBroker
 from taskiq.receiver import Receiver
 from taskiq.schedule_sources import LabelScheduleSource
@@ -479,18 +479,6 @@ def test_a_broker_that_gives_a_message_to_many_is_refused(broker: Any, limiter: 
         broker().add_middlewares(Throttle(limiter))
 
 
-def _make_in_memory(limiter: Limiter) -> InMemoryBroker:
-    broker = InMemoryBroker(await_inplace=True)
-    broker.add_middlewares(SimpleRetryMiddleware(), Throttle(limiter))
-    return broker
-
-
-@pytest.fixture
-def broker(limiter: Limiter) -> InMemoryBroker:
-    """A broker in memory with this limiter."""
-    return _make_in_memory(limiter)
-
-
 def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender(broker: InMemoryBroker) -> None:
     """`InMemoryBroker`, for tests, has no stream of messages. A denied task waits where it was sent."""
     ran: list[float] = []
@@ -512,7 +500,7 @@ def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender(broker: InMemor
     assert ran[2] - begun >= 0.09
 
 
-def test_a_task_with_a_429_runs_again_in_memory(broker: InMemoryBroker) -> None:
+def test_a_task_with_a_429_runs_again_in_memory(broker: InMemoryBroker, run_task: Any) -> None:
     """A body that gets a 429 runs once more after the pause, and no retry is counted."""
     ran: list[Any] = []
 
@@ -523,16 +511,11 @@ def test_a_task_with_a_429_runs_again_in_memory(broker: InMemoryBroker) -> None:
             raise RateLimited(0.1)
         return 2
 
-    async def main() -> None:
-        await broker.startup()
-        sent = await job.kiq()
-        assert (await sent.get_result()).return_value == 2
-
-    asyncio.run(main())
+    assert run_task(job).return_value == 2
     assert len(ran) == 2
 
 
-def test_a_direct_call_of_a_task_makes_no_request(broker: InMemoryBroker, limiter: Limiter) -> None:
+def test_a_direct_call_of_a_task_makes_no_request(broker: InMemoryBroker, run_task: Any, limiter: Limiter) -> None:
     """A task that is called directly, or in the body of another task, is a plain function."""
 
     @broker.task(throttle=[_SLOW])
@@ -543,12 +526,8 @@ def test_a_direct_call_of_a_task_makes_no_request(broker: InMemoryBroker, limite
     def twice() -> list[str]:
         return [once(), once()]
 
-    async def main() -> Any:
-        await broker.startup()
-        return (await (await twice.kiq()).get_result()).return_value
-
     assert once() == "ran"
-    assert asyncio.run(main()) == ["ran", "ran"]
+    assert run_task(twice).return_value == ["ran", "ran"]
     assert limiter.peek(_SLOW, cost=0).remaining == 0
 
 
@@ -577,7 +556,7 @@ def test_a_throttle_belongs_to_one_broker(limiter: Limiter) -> None:
         InMemoryBroker().add_middlewares(throttle)
 
 
-def test_a_task_that_brokers_share_has_its_limits_on_each(limiter: Limiter) -> None:
+def test_a_task_that_brokers_share_has_its_limits_on_each(limiter: Limiter, make_memory_broker: Any) -> None:
     """Each broker's own limiter decides, and holds the slot while the body runs."""
     shared, slot, rate = AsyncSharedBroker(), Concurrency("shared", 1), TokenBucket("rate", "1/hour", burst=1)
     limiters = [limiter, Limiter("memory://")]
@@ -589,7 +568,7 @@ def test_a_task_that_brokers_share_has_its_limits_on_each(limiter: Limiter) -> N
 
     async def main() -> None:
         for each in limiters:
-            broker = _make_in_memory(each)
+            broker = make_memory_broker(each)
             await broker.startup()
             await job.kicker().with_broker(broker).kiq()
             assert each.peek(slot).allowed
