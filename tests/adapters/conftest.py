@@ -15,7 +15,7 @@ from dramatiq.brokers.stub import StubBroker
 
 from support.dramatiq.helpers import Site
 from support.dramatiq.workers import make_broker
-from support.rq.helpers import IN_PROCESS
+from support.rq.helpers import FORKING, IN_PROCESS
 from support.rq.helpers import Site as RqSite
 from support.servers.flood import Servers, servers
 from support.servers.processes import redis_server
@@ -101,6 +101,8 @@ def _site(request: pytest.FixtureRequest, kind: str) -> Iterator[Site]:
 
 
 def _rq_site(kind: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
+    if "spawn" in kind and [int(part) for part in rq.VERSION.split(".")[:2]] < [2, 6]:
+        pytest.skip(f"SpawnWorker of RQ {rq.VERSION} does not support this redis-py")
     # for processes that a worker spawns
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     site = RqSite(redis_url, kind)
@@ -114,6 +116,12 @@ def rq_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.
     yield from _rq_site(request.param, redis_url, monkeypatch)
 
 
+@pytest.fixture(params=[*IN_PROCESS, *FORKING])
+def any_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
+    """RQ with workers of each kind in turn, including those that spawn a process for each job."""
+    yield from _rq_site(request.param, redis_url, monkeypatch)
+
+
 @pytest.fixture(params=IN_PROCESS)
 def simple_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
     """RQ with a stock SimpleWorker and with throttlekit's, for behaviour that does not depend on where a job runs."""
@@ -123,8 +131,6 @@ def simple_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pyt
 @pytest.fixture(params=["spawn", "throttled-spawn"])
 def spawn_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
     """RQ with workers that spawn a process for each job."""
-    if [int(part) for part in rq.VERSION.split(".")[:2]] < [2, 6]:
-        pytest.skip(f"SpawnWorker of RQ {rq.VERSION} does not support this redis-py")
     yield from _rq_site(request.param, redis_url, monkeypatch)
 
 

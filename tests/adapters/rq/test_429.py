@@ -35,25 +35,23 @@ def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
     The job is scheduled again, with no result, no callback and no retry used. Its dependents wait. Then it runs to its
     end.
     """
-    site = rq_site
-    job = site.queue.enqueue(function, throttle=HELD, retry=Retry(max=1), **CALLBACKS)
-    after = site.queue.enqueue(jobs.plain, "after", depends_on=job)
-    worker = site.work()
-    assert is_paused(site)
-    seen = site.fetch(job)
+    job = rq_site.queue.enqueue(function, throttle=HELD, retry=Retry(max=1), **CALLBACKS)
+    after = rq_site.queue.enqueue(jobs.plain, "after", depends_on=job)
+    worker = rq_site.work()
+    assert is_paused(rq_site)
+    seen = rq_site.fetch(job)
     assert seen.get_status(refresh=True) == JobStatus.SCHEDULED
     assert seen.results() == []
     assert seen.retries_left == 1
     assert not seen.number_of_retries
-    assert site.queue.failed_job_registry.count == 0
-    assert site.fetch(after).get_status() == JobStatus.DEFERRED
-    assert site.noted == ["called"]
+    assert rq_site.queue.failed_job_registry.count == 0
+    assert rq_site.fetch(after).get_status() == JobStatus.DEFERRED
+    assert rq_site.noted == ["called"]
     worker.refresh()
     assert (worker.failed_job_count, worker.successful_job_count) == (0, 0)
-    site.open(jobs.DAILY)
-    site.work()
-    assert site.noted == ["called", "called", f"success of {job.id}: result of called", "after"]
-    assert site.deferrals_left() == []
+    rq_site.open_and_work(jobs.DAILY)
+    assert rq_site.noted == ["called", "called", f"success of {job.id}: result of called", "after"]
+    assert rq_site.deferrals_left() == []
 
 
 @pytest.mark.workers
@@ -65,8 +63,7 @@ def test_a_429_in_a_spawned_process_is_no_failure(spawn_site: Site) -> None:
         spawn_site.work()
         assert is_paused(spawn_site)
         assert spawn_site.fetch(job).get_status() == JobStatus.SCHEDULED
-        spawn_site.open(jobs.DAILY)
-        spawn_site.work()
+        spawn_site.open_and_work(jobs.DAILY)
     assert spawn_site.fetch(job).get_status() == JobStatus.FINISHED
 
 
@@ -75,23 +72,22 @@ def test_the_option_names_the_limit_that_is_paused(simple_site: Site) -> None:
     The option of the enqueue call takes precedence, then that of the function or the queue. By default, all limits but
     slots are paused.
     """
-    site = simple_site
     both = [jobs.DAILY, jobs.SLOT]
-    of_queue = ThrottledQueue("work", connection=site.connection, throttle=both, on_429=jobs.SLOT)
+    of_queue = ThrottledQueue("work", connection=simple_site.connection, throttle=both, on_429=jobs.SLOT)
     options: dict[str, Any]
     for queue, function, options, paused in (
-        (site.queue, jobs.receives_429, {"throttle": both}, jobs.DAILY),
-        (site.queue, jobs.receives_429, {"throttle": both, "throttle_on_429": jobs.SLOT}, jobs.SLOT),
-        (site.queue, jobs.receives_429_of_slot, {}, jobs.SLOT),
-        (site.queue, jobs.receives_429_of_slot, {"throttle_on_429": "daily"}, jobs.DAILY),
+        (simple_site.queue, jobs.receives_429, {"throttle": both}, jobs.DAILY),
+        (simple_site.queue, jobs.receives_429, {"throttle": both, "throttle_on_429": jobs.SLOT}, jobs.SLOT),
+        (simple_site.queue, jobs.receives_429_of_slot, {}, jobs.SLOT),
+        (simple_site.queue, jobs.receives_429_of_slot, {"throttle_on_429": "daily"}, jobs.DAILY),
         (of_queue, jobs.receives_429, {}, jobs.SLOT),
         (of_queue, jobs.receives_429, {"throttle_on_429": "daily"}, jobs.DAILY),
     ):
         job = queue.enqueue(function, **options)
-        site.work()
-        assert [limit.name for limit in both if is_paused(site, limit)] == [paused.name]
+        simple_site.work()
+        assert [limit.name for limit in both if is_paused(simple_site, limit)] == [paused.name]
         job.delete()
-        site.limiter.reset(*both)
+        simple_site.limiter.reset(*both)
 
 
 def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) -> None:
@@ -107,15 +103,13 @@ def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) 
 
 def test_a_429_in_a_function_without_limits_pauses_the_limit_of_its_queue(throttled_site: Site) -> None:
     """If a function without limits gets a 429, the limit of its queue is paused."""
-    site = throttled_site
-    configure(site.limiter, queues={"work": jobs.DAILY})
-    job = site.queue.enqueue(jobs.receives_429)
-    site.work()
-    assert is_paused(site)
-    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    site.open(jobs.DAILY)
-    site.work()
-    assert site.fetch(job).get_status() == JobStatus.FINISHED
+    configure(throttled_site.limiter, queues={"work": jobs.DAILY})
+    job = throttled_site.queue.enqueue(jobs.receives_429)
+    throttled_site.work()
+    assert is_paused(throttled_site)
+    assert throttled_site.fetch(job).get_status() == JobStatus.SCHEDULED
+    throttled_site.open_and_work(jobs.DAILY)
+    assert throttled_site.fetch(job).get_status() == JobStatus.FINISHED
 
 
 def test_a_429_does_not_prolong_the_ttl(throttled_site: Site) -> None:
@@ -125,8 +119,7 @@ def test_a_429_does_not_prolong_the_ttl(throttled_site: Site) -> None:
     throttled_site.shut(jobs.DAILY)
     throttled_site.work()
     for _ in range(2):
-        throttled_site.open(jobs.DAILY)
-        throttled_site.work()
+        throttled_site.open_and_work(jobs.DAILY)
         assert throttled_site.connection.pttl(job.key) <= 50_000
     assert throttled_site.noted == ["called", "called"]
 
@@ -153,8 +146,7 @@ def test_an_outage_of_rqs_redis_after_a_429_costs_no_retry(rq_site: Site, monkey
     assert is_paused(site)
     assert site.fetch(job).get_status() == (JobStatus.SCHEDULED if site.ours else JobStatus.QUEUED)
     assert site.fetch(job).retries_left == 1
-    site.open(jobs.DAILY)
-    site.work()
+    site.open_and_work(jobs.DAILY)
     assert site.fetch(job).get_status() == JobStatus.FINISHED
 
 

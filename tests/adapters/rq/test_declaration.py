@@ -79,12 +79,11 @@ def test_an_async_function_stays_async() -> None:
 
 def test_a_throttled_function_called_in_another_job_makes_no_request(rq_site: Site) -> None:
     """A limit applies to jobs of the function, not to calls of it."""
-    site = rq_site
-    site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(jobs.calls_hourly, "inner")
-    site.work()
-    assert site.noted == ["inner"]
-    assert site.fetch(job).return_value() == "result of inner"
+    rq_site.shut(jobs.HOURLY)
+    job = rq_site.queue.enqueue(jobs.calls_hourly, "inner")
+    rq_site.work()
+    assert rq_site.noted == ["inner"]
+    assert rq_site.fetch(job).return_value() == "result of inner"
 
 
 def test_a_decorator_above_throttled_is_refused(simple_site: Site) -> None:
@@ -92,14 +91,13 @@ def test_a_decorator_above_throttled_is_refused(simple_site: Site) -> None:
     A decorator above @throttled would return the denial as a result. A stock worker fails the job and names the remedy.
     Throttlekit's worker decides before the call.
     """
-    site = simple_site
-    job = site.queue.enqueue(under_another)
-    site.work()
-    if site.ours:
-        assert site.fetch(job).return_value() == "LOUD result of ran"
+    job = simple_site.queue.enqueue(under_another)
+    simple_site.work()
+    if simple_site.ours:
+        assert simple_site.fetch(job).return_value() == "LOUD result of ran"
     else:
-        result = site.fetch(job).latest_result()
-        assert site.fetch(job).get_status() == JobStatus.FAILED
+        result = simple_site.fetch(job).latest_result()
+        assert simple_site.fetch(job).get_status() == JobStatus.FAILED
         assert "write @throttled above it" in str(result and result.exc_string)
 
 
@@ -107,14 +105,12 @@ def test_a_decorator_below_throttled_is_part_of_the_function(simple_site: Site) 
     """
     A decorator below @throttled applies to the body only: a denied job waits, and its run returns the decorated result.
     """
-    site = simple_site
-    site.shut(CAREFUL)
-    job = site.queue.enqueue(over_another)
-    site.work()
-    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    site.open(CAREFUL)
-    site.work()
-    assert site.fetch(job).return_value() == "LOUD result of ran"
+    simple_site.shut(CAREFUL)
+    job = simple_site.queue.enqueue(over_another)
+    simple_site.work()
+    assert simple_site.fetch(job).get_status() == JobStatus.SCHEDULED
+    simple_site.open_and_work(CAREFUL)
+    assert simple_site.fetch(job).return_value() == "LOUD result of ran"
 
 
 def test_the_limiter_of_the_decorator_overrides_all_others(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,13 +89,12 @@ def test_an_option_of_another_queue_class_is_refused(option: str, stock_site: Si
 
 def test_a_class_of_two_queues_accepts_the_options_of_both(simple_site: Site) -> None:
     """Each base class gets its own options, and jobs of the queue have its limits."""
-    site = simple_site
-    queue = _ThrottledMixed("work", connection=site.connection, commit_mode="auto", throttle=HELD, is_async=True)
+    queue = _ThrottledMixed("work", connection=simple_site.connection, commit_mode="auto", throttle=HELD, is_async=True)
     assert queue.commit_mode == "auto"
-    site.shut(jobs.HOURLY)
+    simple_site.shut(jobs.HOURLY)
     job = queue.enqueue(jobs.plain, "x")
-    site.work()
-    assert (site.noted, site.fetch(job).get_status()) == ([], JobStatus.SCHEDULED)
+    simple_site.work()
+    assert (simple_site.noted, simple_site.fetch(job).get_status()) == ([], JobStatus.SCHEDULED)
 
 
 def test_a_misspelt_option_of_an_enqueue_call_is_refused(stock_site: Site) -> None:
@@ -127,26 +126,23 @@ def test_an_argument_with_the_name_of_an_option_is_passed_to_the_function(stock_
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_every_enqueue_call_accepts_limits(simple_site: Site, call: Callable[[ThrottledQueue], Any]) -> None:
     """The job keeps its name and description, is denied by the limit, and runs when the limit has room."""
-    site = simple_site
-    site.shut(jobs.HOURLY)
-    job = call(site.queue)
-    fetched = site.fetch(job)
+    simple_site.shut(jobs.HOURLY)
+    job = call(simple_site.queue)
+    fetched = simple_site.fetch(job)
     assert (fetched.func_name, fetched.description) == ("support.rq.jobs.plain", "support.rq.jobs.plain('x')")
-    site.make_due()
-    site.work()
-    assert (site.noted, site.fetch(job).get_status()) == ([], JobStatus.SCHEDULED)
-    site.open(jobs.HOURLY)
-    site.work()
-    assert site.noted == ["x"]
+    simple_site.make_due()
+    simple_site.work()
+    assert (simple_site.noted, simple_site.fetch(job).get_status()) == ([], JobStatus.SCHEDULED)
+    simple_site.open_and_work(jobs.HOURLY)
+    assert simple_site.noted == ["x"]
 
 
 def test_limits_are_sent_as_plain_values(stock_site: Site) -> None:
     """Rate, burst, and the job's own key and cost are sent as JSON, without code, addresses or passwords."""
-    site = stock_site
-    secret = type(site.limiter)("redis://:geheim@127.0.0.1:1/5")
-    queue = ThrottledQueue("work", connection=site.connection, limiter=secret)
+    secret = type(stock_site.limiter)("redis://:geheim@127.0.0.1:1/5")
+    queue = ThrottledQueue("work", connection=stock_site.connection, limiter=secret)
     job = queue.enqueue(tenant, "a", units=2, throttle=[jobs.HOURLY, TENANT], throttle_max_wait=timedelta(minutes=1))
-    carried = site.fetch(job).instance
+    carried = stock_site.fetch(job).instance
     _, (text, instance) = carried.__reduce__()
     assert instance is None
     assert json.loads(text) == {
@@ -172,24 +168,22 @@ def test_limits_are_sent_as_plain_values(stock_site: Site) -> None:
         "queue": [],
         "max_wait": 60.0,
     }
-    assert all(b"geheim" not in value for value in site.raw(job).values())
+    assert all(b"geheim" not in value for value in stock_site.raw(job).values())
     assert b"lambda" not in pickle.dumps(carried)
 
 
 def test_methods_can_be_jobs(rq_site: Site) -> None:
     """A bound method is stored with its object and its limits. A decorated method is decided where it runs."""
-    site = rq_site
     account = jobs.Account("ann")
-    carrying = site.queue.enqueue(account.pay, 5, throttle=[jobs.LIVELY])
-    assert site.fetch(carrying).func_name == "pay"
-    site.shut(jobs.HOURLY)
-    decorated = site.queue.enqueue(account.owe, 7)
-    site.work()
-    assert site.noted == ["ann pays 5"]
-    assert site.fetch(decorated).get_status() == JobStatus.SCHEDULED
-    site.open(jobs.HOURLY)
-    site.work()
-    assert site.noted == ["ann pays 5", "ann owes 7"]
+    carrying = rq_site.queue.enqueue(account.pay, 5, throttle=[jobs.LIVELY])
+    assert rq_site.fetch(carrying).func_name == "pay"
+    rq_site.shut(jobs.HOURLY)
+    decorated = rq_site.queue.enqueue(account.owe, 7)
+    rq_site.work()
+    assert rq_site.noted == ["ann pays 5"]
+    assert rq_site.fetch(decorated).get_status() == JobStatus.SCHEDULED
+    rq_site.open_and_work(jobs.HOURLY)
+    assert rq_site.noted == ["ann pays 5", "ann owes 7"]
 
 
 @pytest.mark.parametrize("kind", ["simple", "throttled-simple"])
@@ -218,11 +212,10 @@ def test_a_json_serializer_refers_to_the_function_by_name(redis_url: str, kind: 
 @pytest.mark.parametrize("own", [[], None, (), [jobs.LIVELY]], ids=["list", "None", "tuple", "limits"])
 def test_limits_of_a_job_replace_those_of_its_function(simple_site: Site, own: Any) -> None:
     """throttle=[…] overrides the decorator. With [] or None, the job runs uncharged."""
-    site = simple_site
-    site.shut(jobs.HOURLY)
-    site.queue.enqueue(jobs.hourly, "free", throttle=own)
-    site.work()
-    assert site.noted == ["free"]
+    simple_site.shut(jobs.HOURLY)
+    simple_site.queue.enqueue(jobs.hourly, "free", throttle=own)
+    simple_site.work()
+    assert simple_site.noted == ["free"]
 
 
 def test_limits_of_a_queue_apply_in_addition(simple_site: Site) -> None:
@@ -251,13 +244,12 @@ def test_a_limit_named_twice_is_charged_once(simple_site: Site) -> None:
 
 def test_each_account_is_counted_separately(simple_site: Site) -> None:
     """A key is computed from the job's arguments, positional or named, where it is enqueued or where it runs."""
-    site = simple_site
-    site.shut(jobs.KEYED, key="a")
+    simple_site.shut(jobs.KEYED, key="a")
     by_tenant = TokenBucket("keyed", "1/hour", burst=1, key="{tenant}")
-    held = [site.queue.enqueue(jobs.keyed, "a"), site.queue.enqueue(tenant, "a", throttle=by_tenant)]
-    site.queue.enqueue(jobs.keyed, account="b", what="b ran")
-    site.work()
-    assert site.noted == ["b ran"]
+    held = [simple_site.queue.enqueue(jobs.keyed, "a"), simple_site.queue.enqueue(tenant, "a", throttle=by_tenant)]
+    simple_site.queue.enqueue(jobs.keyed, account="b", what="b ran")
+    simple_site.work()
+    assert simple_site.noted == ["b ran"]
     assert {job.get_status() for job in held} == {JobStatus.SCHEDULED}
 
 
@@ -315,26 +307,24 @@ def test_a_queue_without_workers_runs_its_jobs_at_once(stock_site: Site) -> None
 
 def test_the_job_decorator_enqueues_throttled_functions(rq_site: Site) -> None:
     """RQ's @job works above and below @throttled, and so does its delay(), on queues of throttlekit and of RQ."""
-    site = rq_site
-    site.shut(jobs.HOURLY)
+    rq_site.shut(jobs.HOURLY)
     sent = [
-        rq_job(Queue("work", connection=site.connection), connection=site.connection)(jobs.hourly).delay("a"),
-        rq_job(site.queue, connection=site.connection)(jobs.hourly_async).delay("b"),
+        rq_job(Queue("work", connection=rq_site.connection), connection=rq_site.connection)(jobs.hourly).delay("a"),
+        rq_job(rq_site.queue, connection=rq_site.connection)(jobs.hourly_async).delay("b"),
     ]
-    site.work()
+    rq_site.work()
     assert {job.get_status() for job in sent} == {JobStatus.SCHEDULED}
 
 
 def test_dependents_in_enqueue_many_have_their_limits(simple_site: Site) -> None:
     """With enqueue_many and dependencies, a job that waits for another one is denied when its dependency is done."""
-    site = simple_site
-    site.shut(jobs.HOURLY)
-    first = site.queue.enqueue(jobs.plain, "first")
-    data = site.queue.prepare_data(jobs.plain, ("second",), throttle=HELD, depends_on=Dependency(jobs=[first]))
-    (second,) = site.queue.enqueue_many([data])
-    site.work()
-    assert site.noted == ["first"]
-    assert site.fetch(second).get_status() == JobStatus.SCHEDULED
+    simple_site.shut(jobs.HOURLY)
+    first = simple_site.queue.enqueue(jobs.plain, "first")
+    data = simple_site.queue.prepare_data(jobs.plain, ("second",), throttle=HELD, depends_on=Dependency(jobs=[first]))
+    (second,) = simple_site.queue.enqueue_many([data])
+    simple_site.work()
+    assert simple_site.noted == ["first"]
+    assert simple_site.fetch(second).get_status() == JobStatus.SCHEDULED
 
 
 def test_a_worker_accepts_throttlekits_queue_class(simple_site: Site) -> None:
@@ -388,26 +378,24 @@ def test_own_limits_can_be_forbidden(rq_site: Site, make_options: Callable[[Site
     """
     With configure(own_limits=False), a job with its own limits fails in any worker. Others are limited as declared.
     """
-    site = rq_site
-    configure(site.limiter, own_limits=False)
-    site.shut(jobs.HOURLY)
-    job, plain = make_options(site), site.queue.enqueue(jobs.hourly)
-    site.work()
-    assert site.noted == []
-    assert site.fetch(job).get_status() == JobStatus.FAILED
-    assert "own_limits=False" in site.fetch(job).latest_result().exc_string
-    assert site.fetch(plain).get_status() == JobStatus.SCHEDULED
+    configure(rq_site.limiter, own_limits=False)
+    rq_site.shut(jobs.HOURLY)
+    job, plain = make_options(rq_site), rq_site.queue.enqueue(jobs.hourly)
+    rq_site.work()
+    assert rq_site.noted == []
+    assert rq_site.fetch(job).get_status() == JobStatus.FAILED
+    assert "own_limits=False" in rq_site.fetch(job).latest_result().exc_string
+    assert rq_site.fetch(plain).get_status() == JobStatus.SCHEDULED
 
 
 @pytest.mark.parametrize("spawn_site", ["throttled-spawn"], indirect=True)
 def test_own_limits_are_forbidden_in_a_spawned_process_too(spawn_site: Site) -> None:
     """A worker of throttlekit refuses the job before the process is spawned, which has no `configure`."""
-    site = spawn_site
-    configure(site.limiter, own_limits=False)
-    job = site.queue.enqueue(jobs.hourly, throttle=[])
-    site.work()
-    assert site.noted == []
-    assert site.fetch(job).get_status() == JobStatus.FAILED
+    configure(spawn_site.limiter, own_limits=False)
+    job = spawn_site.queue.enqueue(jobs.hourly, throttle=[])
+    spawn_site.work()
+    assert spawn_site.noted == []
+    assert spawn_site.fetch(job).get_status() == JobStatus.FAILED
 
 
 def test_a_limit_of_a_job_does_not_replace_one_of_its_queue(throttled_site: Site) -> None:

@@ -41,35 +41,33 @@ def break_once(monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException,
 
 def test_unreadable_data_fails_its_job_and_no_worker(rq_site: Site) -> None:
     """The data of a job is broken, or names a class that the worker does not have. The worker continues."""
-    site = rq_site
-    job = site.queue.enqueue(jobs.plain, "broken")
-    site.queue.enqueue(jobs.plain, "after")
-    site.connection.hset(job.key, "data", b"broken")
-    site.work()
-    assert site.connection.hget(job.key, "status") == b"failed"
-    assert site.noted == ["after"]
+    job = rq_site.queue.enqueue(jobs.plain, "broken")
+    rq_site.queue.enqueue(jobs.plain, "after")
+    rq_site.connection.hset(job.key, "data", b"broken")
+    rq_site.work()
+    assert rq_site.connection.hget(job.key, "status") == b"failed"
+    assert rq_site.noted == ["after"]
 
 
 def test_a_requeued_job_that_waited_too_long_starts_a_new_wait(rq_site: Site) -> None:
     """The ttl and the wait of a requeued job are counted from the requeueing."""
-    site = rq_site
-    configure(site.limiter, max_wait=0.2)
-    site.shut(jobs.HOURLY)
+    configure(rq_site.limiter, max_wait=0.2)
+    rq_site.shut(jobs.HOURLY)
     over = time.monotonic() + 10
-    job = site.queue.enqueue(
+    job = rq_site.queue.enqueue(
         jobs.plain, "x", throttle=HELD, ttl=10
     )  # on a busy machine the job must outlive the following steps
-    site.work()
+    rq_site.work()
     time.sleep(0.3)
-    site.make_due()
-    site.work()
-    assert site.fetch(job).get_status() == JobStatus.FAILED
-    assert site.deferrals_left() == []
+    rq_site.make_due()
+    rq_site.work()
+    assert rq_site.fetch(job).get_status() == JobStatus.FAILED
+    assert rq_site.deferrals_left() == []
     time.sleep(max(0.0, over - time.monotonic()))
-    site.limiter.reset(jobs.HOURLY)
-    site.fetch(job).requeue()
-    site.work()
-    assert site.noted == ["x"]
+    rq_site.limiter.reset(jobs.HOURLY)
+    rq_site.fetch(job).requeue()
+    rq_site.work()
+    assert rq_site.noted == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -83,15 +81,14 @@ def test_a_job_that_finds_the_queue_full_gets_the_chosen_outcome(
     Of four jobs under a leaky bucket with room for one waiting job, one runs, one waits, and the others get the chosen
     outcome.
     """
-    site = rq_site
     leaky = LeakyBucket("leaky", "1/hour", queue=1)
-    configure(site.limiter, on_waited_too_long=on_waited_too_long)
-    sent = [site.queue.enqueue(jobs.plain, n, throttle=[leaky]) for n in range(4)]
-    worker = site.work()
+    configure(rq_site.limiter, on_waited_too_long=on_waited_too_long)
+    sent = [rq_site.queue.enqueue(jobs.plain, n, throttle=[leaky]) for n in range(4)]
+    worker = rq_site.work()
     worker.refresh()
     assert worker.failed_job_count == (2 if on_waited_too_long == "fail" else 0)
-    assert [site.fetch(job).get_status() for job in sent] == [JobStatus.FINISHED, JobStatus.SCHEDULED, end, end]
-    assert site.deferrals_left() == [f"rq:job:{sent[1].id}"]
+    assert [rq_site.fetch(job).get_status() for job in sent] == [JobStatus.FINISHED, JobStatus.SCHEDULED, end, end]
+    assert rq_site.deferrals_left() == [f"rq:job:{sent[1].id}"]
 
 
 def test_waits_in_a_worker_use_at_most_a_quarter_of_the_timeout(
@@ -100,8 +97,7 @@ def test_waits_in_a_worker_use_at_most_a_quarter_of_the_timeout(
     """
     However often a job is denied while no process can enqueue it again, it does not use up its own timeout by waiting.
     """
-    site = stock_site
-    site.shut(jobs.HOURLY)
+    stock_site.shut(jobs.HOURLY)
     requested: list[Any] = []
     real = Limiter.acquire
 
@@ -116,10 +112,10 @@ def test_waits_in_a_worker_use_at_most_a_quarter_of_the_timeout(
         return decision
 
     monkeypatch.setattr(Limiter, "acquire", deny_briefly)
-    job = site.queue.enqueue(jobs.plain, throttle=HELD, job_timeout=4)
-    site.run(SimpleWorker(["work"], connection=site.connection), max_jobs=1)
+    job = stock_site.queue.enqueue(jobs.plain, throttle=HELD, job_timeout=4)
+    stock_site.run(SimpleWorker(["work"], connection=stock_site.connection), max_jobs=1)
     assert len(requested) > 1
-    assert site.fetch(job).get_status() == JobStatus.QUEUED
+    assert stock_site.fetch(job).get_status() == JobStatus.QUEUED
 
 
 @pytest.mark.parametrize("spawn_site", ["throttled-spawn"], indirect=True)
@@ -130,14 +126,13 @@ def test_a_function_that_only_a_spawned_process_finds_is_limited_by_its_queue(
     The worker's copy of the code is older than the job. The worker cannot compute its request, and does not run it
     without a decision.
     """
-    site = spawn_site
-    configure(site.limiter, queues={"work": HELD})
-    site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(jobs.plain, "unasked")
+    configure(spawn_site.limiter, queues={"work": HELD})
+    spawn_site.shut(jobs.HOURLY)
+    job = spawn_site.queue.enqueue(jobs.plain, "unasked")
     monkeypatch.delattr(jobs, "plain")
-    site.work()
-    assert site.noted == []
-    assert site.fetch(job).get_status() == JobStatus.FAILED
+    spawn_site.work()
+    assert spawn_site.noted == []
+    assert spawn_site.fetch(job).get_status() == JobStatus.FAILED
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["in-list", "in-no-list"])
@@ -149,21 +144,19 @@ def test_an_error_of_redis_as_a_denied_job_is_put_back_fails_no_job(
     The worker waits, as RQ does after a lost connection, and goes on. The job waits, whether or not the call had an
     effect, and whether RQ has the job in its intermediate list (one queue) or in none (several).
     """
-    site = throttled_site
-    site.shut(jobs.HOURLY)
-    configure(site.limiter, queues={"work": HELD})
+    throttled_site.shut(jobs.HOURLY)
+    configure(throttled_site.limiter, queues={"work": HELD})
     break_once(monkeypatch, "throttlekit_rq._worker.deny", redis.ConnectionError("lost"), done=done)
     if not listed:
         monkeypatch.setattr("rq.queue.Queue.lmove", lambda connection, key, timeout: _pop(connection, key))
-    job = site.queue.enqueue(jobs.plain, "held")
-    site.work()
+    job = throttled_site.queue.enqueue(jobs.plain, "held")
+    throttled_site.work()
     monkeypatch.undo()
-    assert (site.fetch(job).get_status(), site.queue.job_ids) == (JobStatus.SCHEDULED, [])
-    assert site.queue.intermediate_queue.get_job_ids() == []
-    site.open(jobs.HOURLY)
-    site.work()
-    assert site.noted == ["held"]
-    assert site.deferrals_left() == []
+    assert (throttled_site.fetch(job).get_status(), throttled_site.queue.job_ids) == (JobStatus.SCHEDULED, [])
+    assert throttled_site.queue.intermediate_queue.get_job_ids() == []
+    throttled_site.open_and_work(jobs.HOURLY)
+    assert throttled_site.noted == ["held"]
+    assert throttled_site.deferrals_left() == []
 
 
 def _pop(connection: Any, key: str) -> Any:
@@ -176,13 +169,12 @@ def test_an_error_of_redis_after_a_grant_charges_the_job_once(
     throttled_site: Site, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """The unit is refunded, so the job is granted again, although the limit has only one."""
-    site = throttled_site
     break_once(monkeypatch, f"throttlekit_rq.{broken}", redis.TimeoutError("slow"))
-    site.queue.enqueue(jobs.plain, "granted", throttle=HELD)
+    throttled_site.queue.enqueue(jobs.plain, "granted", throttle=HELD)
     for _ in range(2):  # RQ 2 ends after a time-out
-        site.work("other", "work")
-    assert site.noted == ["granted"]
-    assert site.queue.intermediate_queue.get_job_ids() == []
+        throttled_site.work("other", "work")
+    assert throttled_site.noted == ["granted"]
+    assert throttled_site.queue.intermediate_queue.get_job_ids() == []
 
 
 @pytest.mark.parametrize("lost_at", ["receive", "heartbeat", "execution"])
@@ -193,7 +185,6 @@ def test_an_error_of_redis_before_a_granted_job_begins_refunds_it(
     RQ's worker loses its connection when it has received a granted job, and tries again or ends. The job's unit and its
     slot are free, the job is at the front of its queue, and no execution of it remains.
     """
-    site = throttled_site
 
     def lose_connection(*_: Any, **__: Any) -> None:
         raise redis.ConnectionError("lost")
@@ -209,16 +200,16 @@ def test_an_error_of_redis_before_a_granted_job_begins_refunds_it(
     monkeypatch.setattr(ThrottledSimpleWorker, "reorder_queues", receive)
     if lost_at == "execution":  # RQ's Redis stores the execution, and its reply is lost
         break_once(monkeypatch, "rq.SimpleWorker.prepare_execution", redis.ConnectionError("lost"), done=True)
-    job = site.queue.enqueue(jobs.plain, "granted", throttle=[*HELD, jobs.SLOT])
-    site.work("other", "work")
-    assert site.limiter.peek(jobs.SLOT).allowed
-    assert site.queue.started_job_registry.get_job_ids() == []
+    job = throttled_site.queue.enqueue(jobs.plain, "granted", throttle=[*HELD, jobs.SLOT])
+    throttled_site.work("other", "work")
+    assert throttled_site.limiter.peek(jobs.SLOT).allowed
+    assert throttled_site.queue.started_job_registry.get_job_ids() == []
     if lost_at != "receive":
-        assert (site.queue.job_ids, site.noted) == ([job.id], [])
+        assert (throttled_site.queue.job_ids, throttled_site.noted) == ([job.id], [])
         monkeypatch.undo()
-        site.work("other", "work")
-    assert site.noted == ["granted"]
-    assert site.queue.intermediate_queue.get_job_ids() == []
+        throttled_site.work("other", "work")
+    assert throttled_site.noted == ["granted"]
+    assert throttled_site.queue.intermediate_queue.get_job_ids() == []
 
 
 @pytest.mark.parametrize("lost_at", ["_admission.clear_deferral", "ThrottledSimpleWorker.prepare_execution"])
@@ -253,13 +244,12 @@ def test_a_job_that_waited_and_does_not_begin_continues_its_wait(
 
 def test_a_job_is_returned_without_its_execution_whose_data_has_expired(stock_site: Site) -> None:
     """Of a worker that was without RQ's Redis for minutes, only the entries of the execution are left."""
-    site = stock_site
-    job = site.queue.enqueue(jobs.plain)
-    execution = _begin(site, job)
-    site.connection.delete(execution.key)
+    job = stock_site.queue.enqueue(jobs.plain)
+    execution = _begin(stock_site, job)
+    stock_site.connection.delete(execution.key)
     return_taken(job)
-    assert (site.queue.job_ids, site.queue.intermediate_queue.get_job_ids()) == ([job.id], [])
-    assert site.connection.keys("rq:wip:*") == site.connection.keys("rq:execution*") == []
+    assert (stock_site.queue.job_ids, stock_site.queue.intermediate_queue.get_job_ids()) == ([job.id], [])
+    assert stock_site.connection.keys("rq:wip:*") == stock_site.connection.keys("rq:execution*") == []
 
 
 def test_a_repeated_return_does_not_remove_the_execution_of_another_worker(stock_site: Site) -> None:
@@ -267,15 +257,14 @@ def test_a_repeated_return_does_not_remove_the_execution_of_another_worker(stock
     The reply of a call that returns a job is lost, so its worker repeats the call. If another worker runs the job by
     then, and is killed, RQ still finds the job by its execution.
     """
-    site = stock_site
-    job = site.queue.enqueue(jobs.plain)
-    _begin(site, job)
+    job = stock_site.queue.enqueue(jobs.plain)
+    _begin(stock_site, job)
     return_taken(job)
-    _begin(site, site.fetch(job))
+    _begin(stock_site, stock_site.fetch(job))
     return_taken(job)
-    assert site.queue.started_job_registry.get_job_ids() == [job.id]
-    assert len(site.fetch(job).get_executions()) == 1
-    assert site.queue.job_ids == []
+    assert stock_site.queue.started_job_registry.get_job_ids() == [job.id]
+    assert len(stock_site.fetch(job).get_executions()) == 1
+    assert stock_site.queue.job_ids == []
 
 
 def _begin(site: Site, job: Any) -> Any:
@@ -288,14 +277,13 @@ def test_a_worker_that_ends_during_a_check_returns_its_job(
     throttled_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a second SIGTERM, RQ's worker ends at once. The job is at the front of its queue, where it was."""
-    site = throttled_site
-    site.shut(jobs.HOURLY)
+    throttled_site.shut(jobs.HOURLY)
     break_once(monkeypatch, "throttlekit_rq._worker.deny", SystemExit())
-    sent = [site.queue.enqueue(jobs.plain, throttle=HELD) for _ in range(2)]
+    sent = [throttled_site.queue.enqueue(jobs.plain, throttle=HELD) for _ in range(2)]
     with pytest.raises(SystemExit):
-        site.work()
-    assert site.queue.job_ids == [job.id for job in sent]
-    assert site.queue.intermediate_queue.get_job_ids() == []
+        throttled_site.work()
+    assert throttled_site.queue.job_ids == [job.id for job in sent]
+    assert throttled_site.queue.intermediate_queue.get_job_ids() == []
 
 
 @pytest.mark.parametrize("by_plugin", [False, True], ids=["queue", "plugin"])
@@ -318,8 +306,7 @@ def test_a_worker_that_an_error_of_redis_ends_returns_its_job(
 
 def test_a_job_that_was_woken_before_it_was_put_back_runs(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker starts it at once, and not ten seconds later."""
-    site = stock_site
-    site.limiter.pause(jobs.LIVELY, 0.1)
+    stock_site.limiter.pause(jobs.LIVELY, 0.1)
     real = throttlekit_rq._worker.deny
 
     def deny_late(*args: Any, **options: Any) -> None:
@@ -327,19 +314,18 @@ def test_a_job_that_was_woken_before_it_was_put_back_runs(stock_site: Site, monk
         real(*args, **options)
 
     monkeypatch.setattr(throttlekit_rq._worker, "deny", deny_late)
-    site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
-    site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=2)
-    assert site.noted == ["ran"]
+    stock_site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
+    stock_site.run(ThrottledSimpleWorker(["work"], connection=stock_site.connection), max_idle_time=2)
+    assert stock_site.noted == ["ran"]
 
 
 def test_a_woken_job_is_started_again_after_an_error_of_redis(
     stock_site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An outage logs no line for each woken job, and delays it by less than a second."""
-    site = stock_site
-    site.limiter.pause(jobs.LIVELY, 0.1)
+    stock_site.limiter.pause(jobs.LIVELY, 0.1)
     break_once(monkeypatch, "throttlekit_rq._holding.wake", redis.ConnectionError("lost"))
-    site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
-    site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=3)
-    assert site.noted == ["ran"]
+    stock_site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
+    stock_site.run(ThrottledSimpleWorker(["work"], connection=stock_site.connection), max_idle_time=3)
+    assert stock_site.noted == ["ran"]
     assert "could not be started" not in caplog.text

@@ -48,19 +48,18 @@ def test_a_job_that_waits_for_a_slot_is_woken(stock_site: Site, start: Start) ->
     The job is woken in its turn, and no other job: not one that the user has scheduled, that waits for a rate, or that
     is cancelled.
     """
-    site = stock_site
-    held = site.limiter.acquire(jobs.SLOT)
+    held = stock_site.limiter.acquire(jobs.SLOT)
     names = ("first", "cancelled", "second", "third")
-    waiting = [site.queue.enqueue(jobs.plain, name, throttle=[jobs.SLOT]) for name in names]
-    site.shut(jobs.HOURLY)
-    rate = site.queue.enqueue(jobs.plain, "rate", throttle=HELD)
+    waiting = [stock_site.queue.enqueue(jobs.plain, name, throttle=[jobs.SLOT]) for name in names]
+    stock_site.shut(jobs.HOURLY)
+    rate = stock_site.queue.enqueue(jobs.plain, "rate", throttle=HELD)
     start()
-    site.wait_until_denied(5)
-    site.disable_schedule()
-    site.fetch(waiting[1]).cancel()
-    site.limiter.release(held)
-    site.wait_until_noted("first", "second", "third")
-    assert site.queue.scheduled_job_registry.get_job_ids() == [rate.id]
+    stock_site.wait_until_denied(5)
+    stock_site.disable_schedule()
+    stock_site.fetch(waiting[1]).cancel()
+    stock_site.limiter.release(held)
+    stock_site.wait_until_noted("first", "second", "third")
+    assert stock_site.queue.scheduled_job_registry.get_job_ids() == [rate.id]
 
 
 @pytest.mark.workers
@@ -70,57 +69,54 @@ def test_deleted_jobs_delay_no_other_job(stock_site: Site, start: Start, kind: s
     A hundred deleted jobs are before an existing one. It runs as soon as there are units, however the hundred were
     removed.
     """
-    site = stock_site
-    site.limiter.pause(FOUR, 3600)
-    gone = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(100)]
-    site.queue.enqueue(jobs.plain, "alive", throttle=[FOUR])
+    stock_site.limiter.pause(FOUR, 3600)
+    gone = [stock_site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(100)]
+    stock_site.queue.enqueue(jobs.plain, "alive", throttle=[FOUR])
     start(kind)
-    site.wait_until_denied(101)
-    site.disable_schedule()
+    stock_site.wait_until_denied(101)
+    stock_site.disable_schedule()
     for job in gone:
-        site.fetch(job).delete()
+        stock_site.fetch(job).delete()
     began = time.monotonic()
-    site.limiter.resume(FOUR)
-    site.wait_until_noted("alive")
+    stock_site.limiter.resume(FOUR)
+    stock_site.wait_until_noted("alive")
     assert time.monotonic() - began < 10
 
 
 @pytest.mark.workers
 def test_jobs_held_by_a_busy_worker_run_in_another(stock_site: Site, start: Start) -> None:
     """The jobs that a worker holds run in an idle worker while it runs a long job."""
-    site = stock_site
-    site.limiter.pause(FOUR, 3600)
+    stock_site.limiter.pause(FOUR, 3600)
     for n in range(3):
-        site.queue.enqueue(jobs.plain, n, throttle=[FOUR])
+        stock_site.queue.enqueue(jobs.plain, n, throttle=[FOUR])
     start()
-    site.wait_until_denied(3)
-    site.disable_schedule()
-    site.queue.enqueue(jobs.until_released)
-    wait_until(lambda: site.noted == ["begun"], description="the first worker is busy")
+    stock_site.wait_until_denied(3)
+    stock_site.disable_schedule()
+    stock_site.queue.enqueue(jobs.until_released)
+    wait_until(lambda: stock_site.noted == ["begun"], description="the first worker is busy")
     start(OURS_SIMPLE)
-    wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the other one is idle")
-    site.limiter.resume(FOUR)
-    site.wait_until_noted("begun", "0", "1", "2")
-    site.connection.set("told", 1)
+    wait_until(lambda: others_are_idle(stock_site.connection, ["work"]), description="the other one is idle")
+    stock_site.limiter.resume(FOUR)
+    stock_site.wait_until_noted("begun", "0", "1", "2")
+    stock_site.connection.set("told", 1)
 
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", [OURS_SIMPLE, OURS])
 def test_a_worker_that_stops_passes_its_held_jobs_to_others(stock_site: Site, start: Start, kind: str) -> None:
     """The jobs are put at the front of the queue, in order. They need not wait until their scheduled time."""
-    site = stock_site
-    site.limiter.pause(FOUR, 3600)
-    waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(250)]
+    stock_site.limiter.pause(FOUR, 3600)
+    waiting = [stock_site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(250)]
     first = start(kind)
-    site.wait_until_denied(250)
+    stock_site.wait_until_denied(250)
     first.stop()
-    site.queue.enqueue(jobs.plain, "new")
-    assert site.queue.job_ids[:-1] == [job.id for job in waiting]
+    stock_site.queue.enqueue(jobs.plain, "new")
+    assert stock_site.queue.job_ids[:-1] == [job.id for job in waiting]
     assert {job.get_status() for job in waiting} == {JobStatus.QUEUED}
     start(kind)
-    site.wait_until_denied(250)
-    site.limiter.resume(FOUR)
-    site.wait_until_noted("new", "0", "1", "2", "3")
+    stock_site.wait_until_denied(250)
+    stock_site.limiter.resume(FOUR)
+    stock_site.wait_until_noted("new", "0", "1", "2", "3")
 
 
 def test_a_job_that_a_burst_worker_leaves_is_enqueued_at_its_turn(throttled_site: Site) -> None:
@@ -158,44 +154,36 @@ def test_jobs_of_a_killed_worker_are_enqueued_by_their_schedule(stock_site: Site
 
 def test_a_job_that_rqs_scheduler_is_about_to_take_is_left_to_it(throttled_site: Site) -> None:
     """The scheduler does not check whether another process has enqueued the job. A job that is due later is safe."""
-    site = throttled_site
-    site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(jobs.plain, throttle=HELD)
-    site.work()
-    site.tick()
-    key = site.queue.scheduled_job_registry.key
-    site.connection.zadd(key, {job.id: time.time() + 1})
-    assert wake(site.connection, "work", [job.id]) == 0
-    assert site.queue.count == 0
-    site.connection.zadd(key, {job.id: time.time() + 60})
-    assert wake(site.connection, "work", [job.id]) == 0
-    assert site.queue.job_ids == [job.id]
+    job = throttled_site.enqueue_denied()
+    throttled_site.tick()
+    key = throttled_site.queue.scheduled_job_registry.key
+    throttled_site.connection.zadd(key, {job.id: time.time() + 1})
+    assert wake(throttled_site.connection, "work", [job.id]) == 0
+    assert throttled_site.queue.count == 0
+    throttled_site.connection.zadd(key, {job.id: time.time() + 60})
+    assert wake(throttled_site.connection, "work", [job.id]) == 0
+    assert throttled_site.queue.job_ids == [job.id]
 
 
 @pytest.mark.parametrize(("end", "gone"), [("delete", 1), ("cancel", 1), ("run", 1), ("queue", 0), ("nothing", 0)])
 def test_a_job_that_will_not_run_is_removed_from_its_waitlist(throttled_site: Site, end: str, gone: int) -> None:
     """The limit removes the job, so that the next one is woken at once."""
-    site = throttled_site
-    site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(jobs.plain, throttle=HELD)
-    site.work()
+    job = throttled_site.enqueue_denied()
     if end in ("delete", "cancel"):
-        getattr(site.fetch(job), end)()
+        getattr(throttled_site.fetch(job), end)()
     elif end == "run":
-        site.open(jobs.HOURLY)
-        site.work()
+        throttled_site.open_and_work(jobs.HOURLY)
     elif end == "queue":
-        wake(site.connection, "work", [job.id])
-    assert wake(site.connection, "work", [job.id]) == gone
+        wake(throttled_site.connection, "work", [job.id])
+    assert wake(throttled_site.connection, "work", [job.id]) == gone
 
 
 def test_new_jobs_are_processed_while_others_are_due(site_of_many: Site) -> None:
     """If jobs are due all the time because the workers are the bottleneck, every second job is taken from the queue."""
-    site = site_of_many
     for n in range(4):
-        site.queue.enqueue(jobs.plain, f"new {n}")
-    site.work()
-    assert site.noted == ["0", "new 0", "1", "new 1", "2", "new 2", "3", "new 3"]
+        site_of_many.queue.enqueue(jobs.plain, f"new {n}")
+    site_of_many.work()
+    assert site_of_many.noted == ["0", "new 0", "1", "new 1", "2", "new 2", "3", "new 3"]
 
 
 def test_due_jobs_usually_run_first(site_of_many: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,11 +197,10 @@ def test_due_jobs_usually_run_first(site_of_many: Site, monkeypatch: pytest.Monk
 @pytest.fixture
 def site_of_many(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A site with four denied jobs that are due."""
-    site = throttled_site
-    site.shut(FOUR)
+    throttled_site.shut(FOUR)
     for n in range(4):
-        site.queue.enqueue(jobs.plain, n, throttle=[FOUR])
-    site.work()
-    site.open(FOUR)
+        throttled_site.queue.enqueue(jobs.plain, n, throttle=[FOUR])
+    throttled_site.work()
+    throttled_site.open(FOUR)
     monkeypatch.setattr(_worker, "_NEW_EVERY", 0.0)
-    return site
+    return throttled_site

@@ -6,7 +6,6 @@ running.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from rq import SimpleWorker
@@ -30,34 +29,24 @@ def state(site: Site) -> tuple[list[str], list[str]]:
     return registry.get_allowed_job_ids(), registry.get_rate_limited_job_ids()
 
 
-def enqueue_denied(site: Site, what: str) -> Any:
-    site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(jobs.plain, what, throttle=HELD, rate_limit=ONE, job_id=what)
-    site.work()
-    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    return job
-
-
 def test_a_job_that_waits_passes_its_slot_to_the_next(rq_site: Site) -> None:
     """
     A job that waits for throttlekit's limit passes its RQ slot to the next job. Both limits hold, and no data of either
     is left.
     """
-    site = rq_site
-    site.shut(jobs.HOURLY)
-    first = site.queue.enqueue(jobs.plain, "first", throttle=HELD, rate_limit=ONE, job_id="first")
-    second = site.queue.enqueue(jobs.plain, "second", rate_limit=ONE, job_id="second")
+    rq_site.shut(jobs.HOURLY)
+    first = rq_site.queue.enqueue(jobs.plain, "first", throttle=HELD, rate_limit=ONE, job_id="first")
+    second = rq_site.queue.enqueue(jobs.plain, "second", rate_limit=ONE, job_id="second")
     assert second.get_status() == JobStatus.RATE_LIMITED
-    assert state(site) == (["first"], ["second"])
-    site.work()
-    assert site.noted == ["second"]
-    assert site.fetch(first).get_status() == JobStatus.SCHEDULED
-    assert state(site) == ([], [])
-    site.open(jobs.HOURLY)
-    site.work()
-    assert site.noted == ["second", "first"]
-    assert state(site) == ([], [])
-    assert site.deferrals_left() == []
+    assert state(rq_site) == (["first"], ["second"])
+    rq_site.work()
+    assert rq_site.noted == ["second"]
+    assert rq_site.fetch(first).get_status() == JobStatus.SCHEDULED
+    assert state(rq_site) == ([], [])
+    rq_site.open_and_work(jobs.HOURLY)
+    assert rq_site.noted == ["second", "first"]
+    assert state(rq_site) == ([], [])
+    assert rq_site.deferrals_left() == []
 
 
 def test_a_job_that_is_enqueued_again_waits_for_a_slot(rq_site: Site) -> None:
@@ -65,38 +54,34 @@ def test_a_job_that_is_enqueued_again_waits_for_a_slot(rq_site: Site) -> None:
     If another job has the RQ slot when a job is enqueued again, RQ counts that job as waiting, and starts it after the
     other.
     """
-    site = rq_site
-    job = enqueue_denied(site, "back")
-    other = ThrottledQueue("other", connection=site.connection)
+    job = rq_site.enqueue_denied(jobs.plain, "back", rate_limit=ONE, job_id="back")
+    other = ThrottledQueue("other", connection=rq_site.connection)
     other.enqueue(jobs.plain, "other", rate_limit=ONE, job_id="other")
-    site.open(jobs.HOURLY)
-    site.work()
-    assert (site.fetch(job).get_status(), state(site)) == (JobStatus.RATE_LIMITED, (["other"], ["back"]))
-    site.run(SimpleWorker(["other"], connection=site.connection), burst=True)
-    assert state(site) == (["back"], [])
-    site.work()
-    assert site.noted == ["other", "back"]
-    assert state(site) == ([], [])
+    rq_site.open_and_work(jobs.HOURLY)
+    assert (rq_site.fetch(job).get_status(), state(rq_site)) == (JobStatus.RATE_LIMITED, (["other"], ["back"]))
+    rq_site.run(SimpleWorker(["other"], connection=rq_site.connection), burst=True)
+    assert state(rq_site) == (["back"], [])
+    rq_site.work()
+    assert rq_site.noted == ["other", "back"]
+    assert state(rq_site) == ([], [])
 
 
 def test_a_job_that_is_dropped_returns_its_slot(rq_site: Site) -> None:
     """The job is cancelled, although RQ cancels no such job within a transaction."""
-    site = rq_site
-    configure(site.limiter, max_deferrals=0, on_waited_too_long="drop")
-    site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(jobs.plain, throttle=HELD, rate_limit=ONE)
-    site.queue.enqueue(jobs.plain, "next", rate_limit=ONE)
-    site.work()
-    assert (site.fetch(job).get_status(), site.noted, state(site)) == (JobStatus.CANCELED, ["next"], ([], []))
+    configure(rq_site.limiter, max_deferrals=0, on_waited_too_long="drop")
+    rq_site.shut(jobs.HOURLY)
+    job = rq_site.queue.enqueue(jobs.plain, throttle=HELD, rate_limit=ONE)
+    rq_site.queue.enqueue(jobs.plain, "next", rate_limit=ONE)
+    rq_site.work()
+    assert (rq_site.fetch(job).get_status(), rq_site.noted, state(rq_site)) == (JobStatus.CANCELED, ["next"], ([], []))
 
 
 def test_a_job_at_the_end_of_its_queue_keeps_its_slot(stock_site: Site) -> None:
     """If no process enqueues scheduled jobs, a 429 puts a job back into the queue at once."""
-    site = stock_site
-    job = site.queue.enqueue(jobs.receives_429, throttle=[jobs.DAILY], rate_limit=ONE, job_id="called")
-    site.run(SimpleWorker(["work"], connection=site.connection), burst=True, max_jobs=1)
-    assert site.noted == ["called"]
-    assert (site.fetch(job).get_status(), state(site)) == (JobStatus.QUEUED, (["called"], []))
+    job = stock_site.queue.enqueue(jobs.receives_429, throttle=[jobs.DAILY], rate_limit=ONE, job_id="called")
+    stock_site.run(SimpleWorker(["work"], connection=stock_site.connection), burst=True, max_jobs=1)
+    assert stock_site.noted == ["called"]
+    assert (stock_site.fetch(job).get_status(), state(stock_site)) == (JobStatus.QUEUED, (["called"], []))
 
 
 def test_a_job_that_the_user_schedules_needs_a_slot(throttled_site: Site) -> None:

@@ -43,22 +43,13 @@ def test_decisions_of_a_work_horse_are_reported(stock_site: Site, store: RedisSt
     assert look(store).processes == (), "a process that ends at once is not listed"
 
 
-def test_settled_units_and_429s_of_a_body_are_reported(rq_site: Site) -> None:
-    """The returned units and the 429 are reported, in any process of any worker."""
-    _check_reports(rq_site)
-
-
-def test_settled_units_and_429s_in_a_spawned_process_are_reported(spawn_site: Site) -> None:
-    """A new process for each job reports them too."""
-    _check_reports(spawn_site)
-
-
-def _check_reports(site: Site) -> None:
-    site.queue.enqueue(jobs.settles, kwargs={"most": 80, "actual": 10}, throttle=[jobs.TOKENS])
-    site.work()
-    site.queue.enqueue(jobs.receives_429, throttle=[jobs.DAILY])
-    site.work()
-    with contextlib.closing(RedisStore(patient(site.url))) as opened:
+def test_settled_units_and_429s_of_a_body_are_reported(any_site: Site) -> None:
+    """The returned units and the 429 are reported, in any process of any worker, also in a new one for each job."""
+    any_site.queue.enqueue(jobs.settles, kwargs={"most": 80, "actual": 10}, throttle=[jobs.TOKENS])
+    any_site.work()
+    any_site.queue.enqueue(jobs.receives_429, throttle=[jobs.DAILY])
+    any_site.work()
+    with contextlib.closing(RedisStore(patient(any_site.url))) as opened:
 
         def reported() -> tuple[int, int]:
             fleet = look(opened)
@@ -107,16 +98,12 @@ def test_meta_shows_what_a_job_waits_for(simple_site: Site) -> None:
     While the job waits, its meta has the limit, since when it waits, its turn and its deferrals, beside the user's own
     data.
     """
-    site = simple_site
-    site.shut(jobs.HOURLY)
-    job = site.queue.enqueue(jobs.plain, "x", throttle=[jobs.HOURLY], meta={"user": 7})
-    site.work()
-    meta = site.fetch(job).meta
+    job = simple_site.enqueue_denied(jobs.plain, "x", meta={"user": 7})
+    meta = simple_site.fetch(job).meta
     assert meta["user"] == 7
     waiting = meta["throttlekit"]
     assert (waiting["limit"], waiting["deferrals"]) == (jobs.HOURLY.name, 1)
     assert waiting["slot"] > waiting["since"] > 1_600_000_000
-    site.open(jobs.HOURLY)
-    site.work()
-    assert site.noted == ["x"]
-    assert site.fetch(job).meta == {"user": 7}
+    simple_site.open_and_work(jobs.HOURLY)
+    assert simple_site.noted == ["x"]
+    assert simple_site.fetch(job).meta == {"user": 7}

@@ -24,25 +24,24 @@ def test_the_jobs_own_connection_is_the_default(simple_site: Site, monkeypatch: 
     By default the limits are stored where the jobs are. $THROTTLEKIT_URL overrides this, and configure() overrides
     both.
     """
-    site = simple_site
-    server, _, own = site.url.rpartition("/")
+    server, _, own = simple_site.url.rpartition("/")
     elsewhere, configured, *_ = (f"{server}/{n}" for n in range(1, 16) if n != int(own))
     configure()
-    site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
-    site.work()
-    assert not site.limiter.peek(jobs.HOURLY).allowed
+    simple_site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
+    simple_site.work()
+    assert not simple_site.limiter.peek(jobs.HOURLY).allowed
 
     monkeypatch.setenv("THROTTLEKIT_URL", elsewhere)
-    site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
-    site.work()
-    assert len(site.noted) == 2
+    simple_site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
+    simple_site.work()
+    assert len(simple_site.noted) == 2
 
     limiter = Limiter(configured)
     configure(limiter)
-    site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
-    site.work()
-    assert len(site.noted) == 3
-    for other in (limiter, limiter_for(site.connection), Limiter(elsewhere)):
+    simple_site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
+    simple_site.work()
+    assert len(simple_site.noted) == 3
+    for other in (limiter, limiter_for(simple_site.connection), Limiter(elsewhere)):
         other.reset(jobs.HOURLY)
         other.close()
 
@@ -101,13 +100,12 @@ def test_workers_log_that_no_store_is_configured(
 
 def test_an_invalid_url_fails_the_job_with_the_reason(simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job neither runs unthrottled nor is decided repeatedly. The message does not contain the URL."""
-    site = simple_site
     configure()
     monkeypatch.setenv("THROTTLEKIT_URL", "reddis://:geheim@localhost")
-    job = site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
-    site.work()
-    result = site.fetch(job).latest_result()
-    assert site.noted == []
+    job = simple_site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
+    simple_site.work()
+    result = simple_site.fetch(job).latest_result()
+    assert simple_site.noted == []
     assert result is not None
     assert "no store is known" in result.exc_string
     assert "geheim" not in result.exc_string

@@ -49,12 +49,11 @@ def test_a_slot_is_held_only_while_the_body_runs(rq_site: Site) -> None:
     A slot is held while the body runs: of a plain function, an async one, one that fails, and one whose limit is its
     queue's.
     """
-    site = rq_site
     for function in (jobs.plain, jobs.plain_async, jobs.fails):
-        site.queue.enqueue(function, function.__name__, throttle=HELD)
-        site.work()
-        assert site.limiter.peek(jobs.SLOT).allowed
-    assert site.noted == ["plain", "plain_async", "fails"]
+        rq_site.queue.enqueue(function, function.__name__, throttle=HELD)
+        rq_site.work()
+        assert rq_site.limiter.peek(jobs.SLOT).allowed
+    assert rq_site.noted == ["plain", "plain_async", "fails"]
 
 
 def test_a_slot_of_a_queue_is_held_while_the_body_runs(throttled_site: Site) -> None:
@@ -68,15 +67,14 @@ def test_a_slot_of_a_queue_is_held_while_the_body_runs(throttled_site: Site) -> 
 
 def test_a_job_that_never_begins_returns_its_slot(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """RQ fails between the grant and the body."""
-    site = throttled_site
-    site.queue.enqueue(jobs.plain, throttle=HELD)
+    throttled_site.queue.enqueue(jobs.plain, throttle=HELD)
     monkeypatch.setattr(
         "throttlekit_rq.ThrottledSimpleWorker.prepare_job_execution",
         lambda *args, **options: (_ for _ in ()).throw(RuntimeError("as the test wants it")),
     )
-    site.work()
-    assert site.noted == []
-    assert site.limiter.peek(jobs.SLOT).allowed
+    throttled_site.work()
+    assert throttled_site.noted == []
+    assert throttled_site.limiter.peek(jobs.SLOT).allowed
 
 
 # Processes

@@ -87,16 +87,15 @@ def start_both(site: Site, start: Start, kind: str = "rq.Worker") -> tuple[Comma
 @pytest.mark.parametrize("kind", ["rq.SimpleWorker", "rq.Worker", "rq.Worker+scheduler"])
 def test_the_waker_enqueues_denied_jobs_in_order(stock_site: Site, start: Start, kind: str) -> None:
     """Each job is enqueued at its turn, which its schedule alone would do an hour later, and none exceeds the limit."""
-    site = stock_site
-    start_both(site, start, kind)
-    site.limiter.pause(LIVELY, 3600)
+    start_both(stock_site, start, kind)
+    stock_site.limiter.pause(LIVELY, 3600)
     for n in range(12):
-        site.queue.enqueue(jobs.plain, n, throttle=[LIVELY])
-    site.wait_until_denied(12)
-    site.disable_schedule()
-    site.limiter.resume(LIVELY)
-    site.wait_until_noted(*map(str, range(12)))
-    wait_until(lambda: not site.deferrals_left(), description="the last job has ended")
+        stock_site.queue.enqueue(jobs.plain, n, throttle=[LIVELY])
+    stock_site.wait_until_denied(12)
+    stock_site.disable_schedule()
+    stock_site.limiter.resume(LIVELY)
+    stock_site.wait_until_noted(*map(str, range(12)))
+    wait_until(lambda: not stock_site.deferrals_left(), description="the last job has ended")
 
 
 def test_a_queue_that_is_created_later_is_found(stock_site: Site, start: Start, redis_url: str) -> None:
@@ -109,95 +108,89 @@ def test_a_queue_that_is_created_later_is_found(stock_site: Site, start: Start, 
 
 def test_a_released_slot_wakes_the_next_job(stock_site: Site, start: Start) -> None:
     """No cancelled or deleted job is woken in its place."""
-    site = stock_site
-    held = site.limiter.acquire(jobs.SLOT)
-    start_both(site, start)
+    held = stock_site.limiter.acquire(jobs.SLOT)
+    start_both(stock_site, start)
     names = ("first", "cancelled", "deleted", "second")
-    waiting = [site.queue.enqueue(jobs.plain, name, throttle=[jobs.SLOT]) for name in names]
-    site.wait_until_denied(4)
-    site.disable_schedule()
-    site.fetch(waiting[1]).cancel()
-    site.fetch(waiting[2]).delete()
-    site.limiter.release(held)
-    site.wait_until_noted("first", "second")
+    waiting = [stock_site.queue.enqueue(jobs.plain, name, throttle=[jobs.SLOT]) for name in names]
+    stock_site.wait_until_denied(4)
+    stock_site.disable_schedule()
+    stock_site.fetch(waiting[1]).cancel()
+    stock_site.fetch(waiting[2]).delete()
+    stock_site.limiter.release(held)
+    stock_site.wait_until_noted("first", "second")
 
 
 def test_a_job_of_two_limits_is_woken_when_both_admit_it(stock_site: Site, start: Start) -> None:
     """The job waits for the slot, and keeps its position for the rate."""
-    site = stock_site
-    held = site.limiter.acquire(jobs.SLOT)
-    start_both(site, start)
+    held = stock_site.limiter.acquire(jobs.SLOT)
+    start_both(stock_site, start)
     for n in range(3):
-        site.queue.enqueue(jobs.plain, n, throttle=[LIVELY, jobs.SLOT])
-    site.wait_until_denied(3)
-    site.disable_schedule()
-    site.limiter.release(held)
-    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run")
+        stock_site.queue.enqueue(jobs.plain, n, throttle=[LIVELY, jobs.SLOT])
+    stock_site.wait_until_denied(3)
+    stock_site.disable_schedule()
+    stock_site.limiter.release(held)
+    wait_until(lambda: sorted(stock_site.noted) == ["0", "1", "2"], description="all jobs have run")
 
 
 def test_a_job_fails_at_the_end_of_max_wait(stock_site: Site, start: Start) -> None:
     """The waker enqueues a job at the end of its max_wait, although its limit has no room."""
-    site = stock_site
-    site.shut(FOUR)
-    start_both(site, start)
-    job = site.queue.enqueue(jobs.plain, throttle=[FOUR], throttle_max_wait=2)
-    site.wait_until_denied(1)
-    site.disable_schedule()
-    wait_until(lambda: site.queue.failed_job_registry.count == 1, description="the job has failed", timeout=10)
-    assert "WaitedTooLong" in str(site.fetch(job).latest_result().exc_string)
+    stock_site.shut(FOUR)
+    start_both(stock_site, start)
+    job = stock_site.queue.enqueue(jobs.plain, throttle=[FOUR], throttle_max_wait=2)
+    stock_site.wait_until_denied(1)
+    stock_site.disable_schedule()
+    wait_until(lambda: stock_site.queue.failed_job_registry.count == 1, description="the job has failed", timeout=10)
+    assert "WaitedTooLong" in str(stock_site.fetch(job).latest_result().exc_string)
 
 
 def test_another_waker_replaces_a_killed_one(stock_site: Site, start: Start) -> None:
     """Jobs of the killed waker are enqueued by their schedule. If one is denied again, it waits in the other waker."""
-    site = stock_site
     start("rq.Worker")
     first = start("waker")
-    killed = wait_until_announced(site)
+    killed = wait_until_announced(stock_site)
     second = start("waker")
     wait_until(lambda: "work" in second.log(), description="the second waker has found the queue")
-    assert read_announcement(site.connection, "work") == killed, (
+    assert read_announcement(stock_site.connection, "work") == killed, (
         "the announcement of the first waker is used until it expires"
     )
-    site.limiter.pause(SECONDLY, 20)
-    waiting = [site.queue.enqueue(jobs.plain, n, throttle=[SECONDLY]) for n in range(3)]
-    site.wait_until_denied(3)
-    registry = site.queue.scheduled_job_registry
+    stock_site.limiter.pause(SECONDLY, 20)
+    waiting = [stock_site.queue.enqueue(jobs.plain, n, throttle=[SECONDLY]) for n in range(3)]
+    stock_site.wait_until_denied(3)
+    registry = stock_site.queue.scheduled_job_registry
     delays = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
     assert all(GRACE_S < seconds < GRACE_S + 25 for seconds in delays)
     first.kill()
-    assert wait_until_announced(site, but=killed.owner).owner != killed.owner
-    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run", timeout=60)
+    assert wait_until_announced(stock_site, but=killed.owner).owner != killed.owner
+    wait_until(lambda: sorted(stock_site.noted) == ["0", "1", "2"], description="all jobs have run", timeout=60)
 
 
 def test_a_waker_that_is_stopped_leaves_its_jobs_to_their_schedule(stock_site: Site, start: Start) -> None:
     """
     The jobs are enqueued at their turn, and not `GRACE_S` later. The waker exits with 0, and removes its announcement.
     """
-    site = stock_site
-    worker, waker = start_both(site, start, "rq.SimpleWorker+scheduler")
-    site.limiter.pause(SECONDLY, 30)
-    job = site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
-    site.wait_until_denied(1)
+    worker, waker = start_both(stock_site, start, "rq.SimpleWorker+scheduler")
+    stock_site.limiter.pause(SECONDLY, 30)
+    job = stock_site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
+    stock_site.wait_until_denied(1)
     waker.terminate()
     assert waker.ends_within(10)
     assert waker.exit_code == 0, waker.log()
-    assert read_announcement(site.connection, "work") is None
-    assert site.queue.scheduled_job_registry.get_scheduled_time(job).timestamp() - time.time() < 31
-    site.limiter.resume(SECONDLY)
+    assert read_announcement(stock_site.connection, "work") is None
+    assert stock_site.queue.scheduled_job_registry.get_scheduled_time(job).timestamp() - time.time() < 31
+    stock_site.limiter.resume(SECONDLY)
     assert worker.running
 
 
 def test_a_waker_that_is_stopped_strands_no_job(stock_site: Site, start: Start) -> None:
     """If no other process enqueues scheduled jobs, they are put at the front of their queue, in order."""
-    site = stock_site
-    site.limiter.pause(FOUR, 3600)
-    worker, waker = start_both(site, start)
-    waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(3)]
-    site.wait_until_denied(3)
+    stock_site.limiter.pause(FOUR, 3600)
+    worker, waker = start_both(stock_site, start)
+    waiting = [stock_site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(3)]
+    stock_site.wait_until_denied(3)
     worker.stop()
     waker.terminate()
     assert waker.ends_within(10)
-    assert site.queue.job_ids == [job.id for job in waiting]
+    assert stock_site.queue.job_ids == [job.id for job in waiting]
 
 
 def test_the_waker_keeps_no_data_of_jobs_that_have_run(redis_url: str) -> None:
@@ -233,42 +226,39 @@ def test_a_waker_with_another_store_is_not_used(stock_site: Site, start: Start, 
     A waker with another store would never get a wake, so it is not used: a line is logged, and the job is enqueued
     after its delay.
     """
-    site = stock_site
     worker = start("rq.SimpleWorker+scheduler")
     start("waker", store=redis_url.rpartition("/")[0] + "/15")
-    wait_until_announced(site)
-    site.shut(SECONDLY)
-    site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
-    site.wait_until_noted("ran")
+    wait_until_announced(stock_site)
+    stock_site.shut(SECONDLY)
+    stock_site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
+    stock_site.wait_until_noted("ran")
     assert "listens at the store" in worker.log()
 
 
 def test_an_unreadable_note_is_skipped(stock_site: Site, start: Start) -> None:
     """The error is logged, and the next note is read."""
-    site = stock_site
-    held = site.limiter.acquire(jobs.SLOT)
+    held = stock_site.limiter.acquire(jobs.SLOT)
     start("rq.Worker")
     waker = start("waker")
-    notes = notes_key(wait_until_announced(site).owner)
+    notes = notes_key(wait_until_announced(stock_site).owner)
     newer: dict[str, Any] = {"v": 1, "queue": "work", "grace": 1, "ends_in_us": None, "note": {"v": 2, "id": "newer"}}
     wrong = {**newer, "note": {"v": 1, "id": "x", "units": [["b", "t", 1]], "kept": [3, ""], "wakes": [], "looks": []}}
-    site.connection.rpush(notes, "no JSON", json.dumps({"v": 9}), json.dumps(newer), json.dumps(wrong))
-    site.queue.enqueue(jobs.plain, throttle=[jobs.SLOT])
-    site.wait_until_denied(1)
-    site.disable_schedule()
-    site.limiter.release(held)
-    site.wait_until_noted("ran")
+    stock_site.connection.rpush(notes, "no JSON", json.dumps({"v": 9}), json.dumps(newer), json.dumps(wrong))
+    stock_site.queue.enqueue(jobs.plain, throttle=[jobs.SLOT])
+    stock_site.wait_until_denied(1)
+    stock_site.disable_schedule()
+    stock_site.limiter.release(held)
+    stock_site.wait_until_noted("ran")
     assert "cannot read a note" in waker.log()
 
 
 def test_a_job_of_a_paused_limit_is_enqueued_after_the_pause(stock_site: Site, start: Start) -> None:
     """An operator's rule is applied without the store, so the job is not woken. It is enqueued after its delay."""
-    site = stock_site
-    start_both(site, start)
-    with Control(site.limiter) as control:
+    start_both(stock_site, start)
+    with Control(stock_site.limiter) as control:
         control.pause("partner", duration=2)
-    site.queue.enqueue(jobs.plain, throttle=[PARTNER])
-    site.wait_until_noted("ran")
+    stock_site.queue.enqueue(jobs.plain, throttle=[PARTNER])
+    stock_site.wait_until_noted("ran")
 
 
 def test_an_announcement_of_another_release_is_ignored(stock_site: Site) -> None:

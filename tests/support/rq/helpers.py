@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import redis
 from rq import SimpleWorker, SpawnWorker, Worker
-from rq.job import Job
+from rq.job import Job, JobStatus
 from rq.scheduler import RQScheduler
 
+from support.rq import jobs
 from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Limit, Limiter
@@ -85,6 +86,20 @@ class Site:
         """Reset *limits*, so that jobs are admitted, and make denied jobs due at once."""
         self.limiter.reset(*limits, **options)
         self.make_due()
+
+    def open_and_work(self, *limits: Limit) -> None:
+        """Reset *limits*, and run the jobs that they have denied."""
+        self.open(*limits)
+        self.work()
+
+    def enqueue_denied(self, function: Any = jobs.plain, *args: Any, **options: Any) -> Any:
+        """Enqueue a job under a limit without room, and have it denied once."""
+        self.shut(jobs.HOURLY)
+        job = self.queue.enqueue(function, *args, throttle=[jobs.HOURLY], **options)
+        self.work()
+        assert self.fetch(job).get_status() == JobStatus.SCHEDULED
+        assert self.queue.scheduled_job_registry.get_job_ids() == [job.id]
+        return job
 
     def make_due(self) -> None:
         key = self.queue.scheduled_job_registry.key
