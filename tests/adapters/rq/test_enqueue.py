@@ -97,12 +97,6 @@ def test_a_class_of_two_queues_accepts_the_options_of_both(simple_site: Site) ->
     assert (simple_site.noted, simple_site.fetch(job).get_status()) == ([], JobStatus.SCHEDULED)
 
 
-def test_a_misspelt_option_of_an_enqueue_call_is_refused(stock_site: Site) -> None:
-    """A misspelt option raises. RQ alone would pass it to the function, which does not accept it."""
-    with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
-        stock_site.queue.enqueue(tenant, "x", throtle=HELD)
-
-
 def _any(**keywords: Any) -> None: ...
 
 
