@@ -49,8 +49,7 @@ def test_a_broker_that_refuses_the_copy_loses_nothing(
     site: Site, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If enqueueing the copy in the delay queue raises, the original stays until the copy is safe, and runs once."""
-    store = DenyBefore(1, delay=0.3)  # longer than a busy machine needs to enqueue the copy
-    site.broker.add_middleware(Throttle(Limiter(store)))
+    store = site.throttle(DenyBefore(1, delay=0.3))  # longer than a busy machine needs to enqueue the copy
     job = make_actor(site)
     enqueue, refused = site.broker.enqueue, []
 
@@ -75,8 +74,7 @@ def test_the_copy_is_enqueued_once_when_the_ack_fails_after_it(
     redis_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker repeats before_ack if the acknowledgement itself fails. The copy is not enqueued twice."""
-    store = DenyBefore(1, delay=0.3)  # longer than a busy machine needs to enqueue the copy
-    redis_site.broker.add_middleware(Throttle(Limiter(store)))
+    store = redis_site.throttle(DenyBefore(1, delay=0.3))  # longer than a busy machine needs to enqueue the copy
     job = make_actor(redis_site)
     consumer = type(redis_site.broker.consume(redis_site.queue))
     ack, failed = consumer.ack, []
@@ -127,10 +125,9 @@ def test_a_message_that_rabbitmq_redelivered_is_not_put_back(
 ) -> None:
     """If the connection that delivered a denied message is lost, the broker has the message again, and it runs once."""
     monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.8)
-    store = DenyBefore(1)
     cut = Cut(until)
     rabbit.broker.add_middleware(cut, before=AgeLimit)
-    rabbit.broker.add_middleware(Throttle(Limiter(store)))
+    rabbit.throttle(DenyBefore(1))
     job = make_actor(rabbit)
     job.send(1)
     with rabbit.working():
@@ -145,9 +142,8 @@ def test_an_undetected_cut_loses_no_message(rabbit: Site, monkeypatch: pytest.Mo
     Before the loss of a connection is detected, a message can be duplicated, as by Dramatiq itself, but is never lost.
     """
     monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.1)
-    store = DenyBefore(1)
     rabbit.broker.add_middleware(Cut("at once"), before=AgeLimit)
-    rabbit.broker.add_middleware(Throttle(Limiter(store)))
+    rabbit.throttle(DenyBefore(1))
     job = make_actor(rabbit)
     for n in range(4):
         job.send(n)

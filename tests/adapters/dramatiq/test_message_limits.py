@@ -22,12 +22,6 @@ PARTNER = TokenBucket("partner", "10/s", burst=3)
 TENANT = TokenBucket("tenant", "100/minute", burst=7, key="{tenant}", cost=lambda job: job.kwargs["units"])
 
 
-def throttled(site: Site, store: Recording | None = None, **options: Any) -> Recording:
-    store = store or Recording()
-    site.broker.add_middleware(Throttle(Limiter(store), **options))
-    return store
-
-
 def body(site: Site, **options: Any) -> Any:
     @site.actor(max_retries=0, **options)
     def job(*args: Any, **kwargs: Any) -> None:
@@ -38,7 +32,7 @@ def body(site: Site, **options: Any) -> Any:
 
 def test_limits_are_sent_by_value_as_json(site: Site) -> None:
     """send_with_options(throttle=[…]) puts plain data into the message: rate, burst, and the job's own key and cost."""
-    throttled(site)
+    site.throttle(Recording())
 
     @site.actor
     def job(tenant: str, *, units: int) -> None:
@@ -56,7 +50,7 @@ def test_limits_are_sent_by_value_as_json(site: Site) -> None:
 @pytest.mark.parametrize("off", [[], None, ()], ids=repr)
 def test_an_empty_throttle_frees_one_message(site: Site, off: Any) -> None:
     """throttle=[] or None in a message overrides the actor's limits, and the store gets no request."""
-    store = throttled(site, throttle=TokenBucket("default", "1/hour"))
+    store = site.throttle(Recording(), throttle=TokenBucket("default", "1/hour"))
     job = body(site, throttle=PARTNER)
     job.send_with_options(throttle=off)
     with site.working():
@@ -66,7 +60,7 @@ def test_an_empty_throttle_frees_one_message(site: Site, off: Any) -> None:
 
 def test_limits_of_a_message_override_those_of_its_actor_and_the_default(stub: Site) -> None:
     """A message's limits override its actor's, and an actor's override Throttle's own. None is a choice too."""
-    store = throttled(stub, throttle=TokenBucket("default", "10/s"))
+    store = stub.throttle(Recording(), throttle=TokenBucket("default", "10/s"))
     plain, named, freed = (
         body(stub, actor_name="plain"),
         body(stub, actor_name="named", throttle=TokenBucket("actors", "10/s")),
@@ -84,7 +78,7 @@ def test_limits_of_a_message_override_those_of_its_actor_and_the_default(stub: S
 @pytest.mark.parametrize("wrong", ["10/s", [PARTNER, PARTNER], {"name": "partner"}], ids=repr)
 def test_an_invalid_value_is_refused_by_the_send(stub: Site, wrong: Any) -> None:
     """A value that is not a limit raises in the send, and nothing is enqueued."""
-    throttled(stub)
+    stub.throttle(Recording())
     job = body(stub)
     with pytest.raises(ConfigurationError, match="message for 'job'"):
         job.send_with_options(throttle=wrong)
@@ -107,7 +101,7 @@ def test_a_delayed_message_with_a_refused_option_stops_no_other(
     """
     job = body(site)
     job.send_with_options(args=("refused",), delay=10, **options)  # the broker has no Throttle yet
-    throttled(site, **settings)
+    site.throttle(Recording(), **settings)
     job.send_with_options(args=("fine",), delay=20)
     with site.working():
         site.until_ran(1)
@@ -117,7 +111,7 @@ def test_a_delayed_message_with_a_refused_option_stops_no_other(
 
 def test_a_stage_of_a_pipeline_with_a_refused_option_is_dead_lettered(stub: Site) -> None:
     """The worker enqueues the stage, where nobody would get the error of a send."""
-    throttled(stub, own_limits=False)
+    stub.throttle(Recording(), own_limits=False)
     job = body(stub)
     stage = job.message_with_options(args=("refused",), throttle_max_wait=5)
     with stub.working():
@@ -128,7 +122,7 @@ def test_a_stage_of_a_pipeline_with_a_refused_option_is_dead_lettered(stub: Site
 
 def test_a_body_that_sends_a_refused_option_gets_the_error(stub: Site) -> None:
     """A send in a body raises as elsewhere, also after an inner body has ended."""
-    throttled(stub)
+    stub.throttle(Recording())
     job = body(stub)
 
     @stub.actor(max_retries=0)
@@ -146,7 +140,7 @@ def test_a_body_that_sends_a_refused_option_gets_the_error(stub: Site) -> None:
 
 def test_a_misspelt_option_is_a_warning(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
     """The warning is logged once for each actor, and the message is sent."""
-    throttled(stub)
+    stub.throttle(Recording())
     job = body(stub)
     for _ in range(2):
         job.send_with_options(throtle="partner")
@@ -157,7 +151,7 @@ def test_a_misspelt_option_is_a_warning(stub: Site, caplog: pytest.LogCaptureFix
 
 def test_a_key_without_its_argument_is_refused_by_the_send(stub: Site) -> None:
     """Keys and costs are computed by the sender, so the sender gets the error."""
-    throttled(stub)
+    stub.throttle(Recording())
     job = body(stub)
     with pytest.raises(ConfigurationError, match="tenant"):
         job.send_with_options(kwargs={"account": 1}, throttle=TENANT)
@@ -165,7 +159,7 @@ def test_a_key_without_its_argument_is_refused_by_the_send(stub: Site) -> None:
 
 def test_a_limit_that_differs_from_the_declared_one_runs(site: Site) -> None:
     """The sender can run another release: its definition applies to its message, with a separate budget."""
-    store = throttled(site)
+    store = site.throttle(Recording())
     job = body(site, throttle=PARTNER)
     job.send_with_options(throttle=TokenBucket("partner", "77/minute", burst=5))
     job.send()
@@ -179,7 +173,7 @@ def test_a_limit_that_differs_from_the_declared_one_runs(site: Site) -> None:
 @pytest.mark.parametrize("delay", [None, 1])
 def test_a_delayed_send_has_the_same_key_as_a_direct_one(site: Site, delay: int | None) -> None:
     """A key by queue is the name of the queue, and not that of its delay queue."""
-    throttled(site)
+    site.throttle(Recording())
     job = body(site)
     limit = TokenBucket("by-queue", "10/s", key=lambda job: job.queue)
     sent = job.send_with_options(throttle=limit, delay=delay)
@@ -190,7 +184,7 @@ def test_a_delayed_send_has_the_same_key_as_a_direct_one(site: Site, delay: int 
 
 def test_the_key_of_a_job_is_the_same_before_and_after_a_denial(site: Site) -> None:
     """A callable key gets the same job for each decision."""
-    store = throttled(site, DenyBefore(0))
+    store = site.throttle(DenyBefore(0))
     keyed_jobs: list[Job] = []
 
     def key(job: Job) -> str:
@@ -215,7 +209,7 @@ def test_a_forged_option_fails_its_message(stub: Site, garbage: Any) -> None:
     An option that throttlekit did not write puts the message on the dead letter queue at once. It neither runs
     unthrottled nor is decided repeatedly.
     """
-    store = throttled(stub)
+    store = stub.throttle(Recording())
     job = body(stub, throttle=PARTNER)
     message = job.message()._replace(options={"throttle": garbage})  # put there without any hook, as by another program
     stub.broker.queues[stub.queue].put(message.encode())
@@ -272,7 +266,7 @@ def test_own_limits_can_be_forbidden(stub: Site, options: dict[str, Any]) -> Non
     With Throttle(own_limits=False), such a message of another program is dead-lettered, and the program's own sends
     raise at once.
     """
-    store = throttled(stub, own_limits=False)
+    store = stub.throttle(Recording(), own_limits=False)
     job = body(stub, throttle=PARTNER)
     with pytest.raises(ConfigurationError, match="own_limits=False"):
         job.send_with_options(**options)

@@ -24,14 +24,9 @@ from throttlekit_dramatiq import Throttle
 BUSY = TokenBucket("busy", "1000/s")
 
 
-def throttled(site: Site, store: Recording, **options: Any) -> None:
-    site.broker.add_middleware(Throttle(Limiter(store), **options))
-
-
 def test_an_expired_message_is_not_charged_and_not_run(site: Site) -> None:
     """A message past its max_age is dead-lettered by AgeLimit, without a request to the store."""
-    store = Recording()
-    throttled(site, store)
+    store = site.throttle(Recording())
     job = site.recorder(throttle=BUSY, max_age=1000)
     message = job.message()
     old = dramatiq.Message(**{**message.asdict(), "message_timestamp": current_millis() - 5000})
@@ -103,7 +98,7 @@ def test_max_age_is_ignored_without_age_limit_before_throttle(stub: Site) -> Non
     """Without AgeLimit no message ends at its max_age: it waits for its turn like any other."""
     store = DenyBefore(1, delay=0.05)
     stub.broker.middleware = [m for m in stub.broker.middleware if not isinstance(m, AgeLimit)]
-    throttled(stub, store)
+    stub.throttle(store)
     job = stub.recorder(throttle=BUSY)
     job.send_with_options(max_age=1)
     with stub.working():
@@ -132,8 +127,7 @@ def quick_time_limit(stub: Site) -> Iterator[Site]:
 def test_time_limit_does_not_count_the_wait(quick_time_limit: Site) -> None:
     """A job that waits for longer than its time limit is completed."""
     stub = quick_time_limit
-    store = DenyBefore(12, delay=0.1)
-    throttled(stub, store)
+    store = stub.throttle(DenyBefore(12, delay=0.1))
     job = stub.recorder(throttle=BUSY, time_limit=1000, max_retries=0)
     job.send()
     with stub.working():
@@ -145,7 +139,7 @@ def test_time_limit_does_not_count_the_wait(quick_time_limit: Site) -> None:
 def test_time_limit_interrupts_the_body(quick_time_limit: Site) -> None:
     """After its denials, a body that exceeds its time limit is interrupted as without throttling."""
     stub = quick_time_limit
-    throttled(stub, DenyBefore(2))
+    stub.throttle(DenyBefore(2))
     endless = threading.Event()
 
     @stub.actor(throttle=BUSY, time_limit=100, max_retries=0)
@@ -166,8 +160,7 @@ def requested_buckets(store: Recording) -> set[str]:
 
 def test_class_based_actors_are_counted_by_their_arguments(site: Site) -> None:
     """A GenericActor's key template is filled from the arguments of `perform`: positional, named and default ones."""
-    store = DenyBefore(1)
-    throttled(site, store)
+    store = site.throttle(DenyBefore(1))
 
     class Job(GenericActor):
         class Meta:
@@ -217,8 +210,7 @@ def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, position: 
         "is dropped": {"max_deferrals": 2, "on_waited_too_long": "drop"},
         "is refused": {},
     }[end]
-    store = DenyBefore(3 if end == "runs" else 10**6)
-    throttled(stub, store, **options)
+    stub.throttle(DenyBefore(3 if end == "runs" else 10**6), **options)
     stub.broker.emit_after("process_boot")
     limit = TokenBucket("refused", "1/s", key=lambda job: None) if end == "is refused" else BUSY
     job = stub.recorder(throttle=limit)
@@ -267,8 +259,7 @@ def test_a_429_counts_as_a_message_and_not_as_an_error(
 def test_a_metrics_middleware_that_fails_does_not_start_a_denied_job(stub: Site, prometheus: Any) -> None:
     """Prometheus after Throttle, which was never booted, raises in its hook. The job waits anyway, and runs once."""
     stub.broker.add_middleware(prometheus())
-    store = DenyBefore(2)
-    throttled(stub, store)
+    store = stub.throttle(DenyBefore(2))
     job = stub.recorder(throttle=BUSY)
     job.send()
     with stub.working():
@@ -282,7 +273,7 @@ def test_a_denial_logs_no_error_if_metrics_are_after_throttle(
 ) -> None:
     """With booted metrics after Throttle, no denial logs an error."""
     stub.broker.add_middleware(prometheus())
-    throttled(stub, DenyBefore(2))
+    stub.throttle(DenyBefore(2))
     stub.broker.emit_after("process_boot")
     stub.actor(lambda: stub.ran.append(1), actor_name="job", throttle=BUSY).send()
     with caplog.at_level(logging.INFO), stub.working():
@@ -312,7 +303,7 @@ def test_an_async_body_settles_its_own_decision(stub: Site) -> None:
 
 def test_a_decision_ends_with_its_job(stub: Site) -> None:
     """A job without limits that the same thread runs next does not find the previous decision."""
-    throttled(stub, Recording())
+    stub.throttle(Recording())
 
     @stub.actor(throttle=TokenBucket("any", "100/s"))
     def limited() -> None:

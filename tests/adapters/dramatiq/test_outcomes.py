@@ -42,7 +42,7 @@ def test_a_limit_that_cannot_be_computed_fails_the_job_once(site: Site, limit: T
     """
     store, backend = Recording(), StubBackend()
     site.broker.add_middleware(Results(backend=backend))
-    site.broker.add_middleware(Throttle(Limiter(store)))
+    site.throttle(store)
 
     @site.actor
     def failure(message: dict[str, Any], error: dict[str, str]) -> None:
@@ -74,8 +74,7 @@ def test_a_message_can_have_a_max_wait_of_its_own(stub: Site) -> None:
     """
     throttle_max_wait of a message overrides the middleware's. A value that is not a duration is refused in the send.
     """
-    store = DenyBefore(NEVER, delay=0.01)
-    stub.broker.add_middleware(Throttle(Limiter(store)))
+    stub.throttle(DenyBefore(NEVER, delay=0.01))
     job = stub.recorder(throttle=TokenBucket("busy", "10/s"))
     with pytest.raises(ConfigurationError, match="throttle_max_wait must be a number of seconds"):
         job.send_with_options(throttle_max_wait="soon")
@@ -88,8 +87,7 @@ def test_a_message_can_have_a_max_wait_of_its_own(stub: Site) -> None:
 
 def test_waited_too_long_is_not_retried_by_a_retry_when(stub: Site) -> None:
     """An actor that retries on every error does not get the job again either, since another request cannot help."""
-    store = DenyBefore(NEVER, delay=0.01)
-    stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=1))
+    store = stub.throttle(DenyBefore(NEVER, delay=0.01), max_deferrals=1)
     job = stub.recorder(throttle=TokenBucket("busy", "10/s"), retry_when=lambda retries, error: True, min_backoff=1)
     job.send()
     with stub.working():
@@ -102,7 +100,7 @@ def test_a_retry_after_an_uncharged_run_waits_again(stub: Site) -> None:
     """The wait of a job that ran uncharged does not count for its retry, which can wait for the same time again."""
     store = DenyBefore(NEVER, delay=0.01)
     stub.broker.add_middleware(CurrentMessage())
-    stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=2, on_waited_too_long="run"))
+    stub.throttle(store, max_deferrals=2, on_waited_too_long="run")
 
     @stub.actor(throttle=TokenBucket("busy", "10/s"), max_retries=1, min_backoff=1)
     def job() -> None:
@@ -126,7 +124,7 @@ def test_failures_are_reported_as_by_dramatiq(site: Site) -> None:
     """
     store, backend = DenyBefore(2), StubBackend()
     site.broker.add_middleware(Results(backend=backend))
-    site.broker.add_middleware(Throttle(Limiter(store)))
+    site.throttle(store)
 
     @site.actor
     def failure(message: dict[str, Any], error: dict[str, str]) -> None:

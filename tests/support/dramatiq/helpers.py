@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import dramatiq
 from dramatiq.common import dq_name, xq_name
@@ -16,6 +16,8 @@ from throttlekit import Limiter, TokenBucket
 from throttlekit_dramatiq import Throttle
 
 __all__ = ["DenyBefore", "Recording", "Site", "dead_letters", "left_over", "working"]
+
+_S = TypeVar("_S", bound=Recording)
 
 
 class Site:
@@ -29,6 +31,11 @@ class Site:
         """`@dramatiq.actor` on this broker and queue."""
         options = {"queue_name": self.queue, "broker": self.broker, **options}
         return dramatiq.actor(**options) if function is None else dramatiq.actor(function, **options)
+
+    def throttle(self, store: _S, **options: Any) -> _S:
+        """Add a Throttle whose limiter uses *store*, and return *store*."""
+        self.broker.add_middleware(Throttle(Limiter(store), **options))
+        return store
 
     def recorder(self, *, first_error: Exception | None = None, **options: Any) -> Any:
         """Declare an actor that records its argument, or 1 if there is none. Its first run raises *first_error*."""
