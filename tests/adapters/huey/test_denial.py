@@ -53,8 +53,7 @@ def test_a_woken_job_runs_before_newer_ones(hand: Hand) -> None:
     """A job whose turn has come is taken before one that was sent after it."""
     task, free = hand.task(), hand.task(throttle=None)
     hand.deny(0.1)
-    task("first")
-    hand.step()
+    hand.send_denied(task, "first")
     wait_until(lambda: hand.in_hand, description="the job is woken")
     free("second")
     assert hand.until(2) == ["first", "second"]
@@ -64,9 +63,7 @@ def test_a_prolonged_pause_causes_few_requests(hand: Hand) -> None:
     """Waiting jobs are woken when the pause really ends, and not at its original end."""
     task = hand.task()
     hand.deny(0.5)
-    for n in range(10):
-        task(n)
-        hand.step()
+    hand.send_denied(task, *range(10))
     hand.deny(1.5)
     taken = 0
 
@@ -230,8 +227,7 @@ def test_an_error_of_redis_does_not_stop_the_end_of_a_consumer(plain: Hand, erro
     """The consumer ends in an outage too. The jobs that it holds stay in huey's schedule."""
     task = plain.task()
     plain.deny(600)
-    task("x")
-    plain.step()
+    plain.send_denied(task, "x")
     plain.admission.schedule._wake = _Breaking(plain.admission.schedule._wake, "", done=False, error=error)
     plain.admission.waiting.close()
     assert (plain.in_hand, plain.huey.scheduled_count()) == (0, 1)
@@ -338,8 +334,7 @@ def test_a_job_of_a_killed_process_runs_again(hand: Hand) -> None:
     """
     task = hand.task()
     hand.deny(0.5)
-    task("waiting")
-    hand.step()
+    hand.send_denied(task, "waiting")
     hand.admission.waiting.waker.close()  # as if the process was killed
     task.schedule(("scheduled",), delay=60)
     hand.step()
@@ -375,8 +370,7 @@ def test_hueys_own_scheduler_takes_a_waiting_job(plain: Hand) -> None:
     """If this adapter was removed, huey's own scheduler takes a waiting job ten seconds after its turn."""
     task = plain.task()
     plain.deny(0.5)
-    task("waiting")
-    plain.step()
+    plain.send_denied(task, "waiting")
     stock: Any = RedisHuey(plain.huey.name, connection_pool=plain.huey.storage.pool)
     later = stock._get_timestamp() + datetime.timedelta(seconds=11)
     assert len(stock.storage.read_schedule(later)) == 1
@@ -589,8 +583,7 @@ def test_immediate_mode_can_be_set_and_ended_after_install(hand: Hand) -> None:
     """In immediate mode, huey's memory is used and not Redis. Jobs that wait in Redis keep waiting."""
     task = hand.task()
     hand.deny(0.5)
-    task("redis")
-    hand.step()
+    hand.send_denied(task, "redis")
     hand.huey.immediate = True
     task.schedule(("memory",), delay=60)
     assert hand.huey.read_schedule() == []
@@ -607,8 +600,7 @@ def test_flush_removes_every_job(hand: Hand) -> None:
     """A flush removes waiting jobs, and a job that a worker has taken and not begun: that worker does not run it."""
     task = hand.task()
     hand.deny(0.1)
-    task("waits")
-    hand.step()
+    hand.send_denied(task, "waits")
     wait_until(lambda: hand.limiter.peek(RATE).reason != "paused", description="the pause is over")
     task("in hand")
     taken = hand.huey.dequeue()
@@ -624,12 +616,9 @@ def test_flush_removes_every_job(hand: Hand) -> None:
 def test_flushed_jobs_delay_no_other_job(hand: Hand) -> None:
     """Any number of jobs whose schedule was emptied by other means than `huey.flush()` delay no other job."""
     task, held = hand.task(throttle=SLOW), hand.limiter.acquire(SLOW)
-    for n in range(300):
-        task(n)
-        hand.step()
+    hand.send_denied(task, *range(300))
     hand.huey.storage.flush_schedule()
-    task("new")
-    hand.step()
+    hand.send_denied(task, "new")
     hand.limiter.settle(held, actual=0)
     assert hand.until(1) == ["new"]
 
@@ -638,9 +627,7 @@ def test_a_worker_skips_hundreds_of_woken_jobs_that_were_flushed(hand: Hand) -> 
     """A worker removes the flushed jobs, and takes the job behind them."""
     task = hand.task()
     hand.deny(600)
-    for n in range(250):
-        task(n)
-        hand.step()
+    hand.send_denied(task, *range(250))
     hand.huey.read_schedule(hand.huey._get_timestamp() + datetime.timedelta(hours=1))
     assert hand.in_hand == 250
     hand.redis.delete(hand.key("in-hand"))
@@ -663,12 +650,9 @@ def test_revoked_jobs_delay_no_other_job(hand: Hand) -> None:
     """Revoked jobs are woken one after the other, and none of them uses a unit."""
     task = hand.task(throttle=SLOW)
     held = hand.limiter.acquire(SLOW)
-    for n in range(30):
-        task(n)
-        hand.step()
+    hand.send_denied(task, *range(30))
     other = hand.task(throttle=SLOW)
-    other("other")
-    hand.step()
+    hand.send_denied(other, "other")
     task.revoke()
     hand.limiter.settle(held, actual=0)
     assert hand.until(1) == ["other"]
@@ -682,9 +666,7 @@ def test_a_huey_can_get_priorities_while_jobs_wait(make_hand: Callable[..., Hand
     first, second, free = before.task(name="job"), after.task(name="job"), after.task(name="free", throttle=None)
     assert first.task_class.__name__ == second.task_class.__name__
     before.deny(0.1)
-    for n in range(3):
-        first(n)
-        before.step()
+    before.send_denied(first, *range(3))
     wait_until(lambda: before.in_hand, description="one job is woken")
     assert before.redis.type(before.key("woken")) == b"list"
     before.admission.waiting.close()
@@ -699,8 +681,7 @@ def test_a_key_of_another_type_loses_no_job(hand: Hand) -> None:
     """If a key has another type, the command fails before it removes the job."""
     task, free = hand.task(), hand.task(throttle=None)
     hand.deny(0.2)
-    task("waits")
-    hand.step()
+    hand.send_denied(task, "waits")
     free("x")
     hand.redis.set(hand.key("woken"), "x")
     wait_until(lambda: hand.in_hand, description="the other job is woken")
@@ -720,9 +701,7 @@ def test_a_unit_that_a_body_returns_is_used_at_once(hand: Hand) -> None:
         current().settle(0)
 
     held, task = hand.limiter.acquire(SLOW), hand.huey.task(throttle=SLOW, name="returns unit")(return_unit)
-    for n in range(3):
-        task(n)
-        hand.step()
+    hand.send_denied(task, *range(3))
     hand.limiter.settle(held, actual=0)
     assert hand.until(3) == [0, 1, 2]
 
@@ -730,9 +709,7 @@ def test_a_unit_that_a_body_returns_is_used_at_once(hand: Hand) -> None:
 def test_a_lost_reply_to_a_wake_loses_no_position(hand: Hand) -> None:
     """A job that was woken despite a lost reply is woken again, and found with its worker. It requests in its turn."""
     held, task = hand.limiter.acquire(SLOW), hand.task(throttle=SLOW)
-    for n in range(2):
-        task(n)
-        hand.step()
+    hand.send_denied(task, *range(2))
     hand.admission.schedule._wake = wake = _Breaking(hand.admission.schedule._wake, "")
     hand.limiter.settle(held, actual=0)
     wait_until(lambda: wake.lost == 2, description="the job was woken twice")
@@ -748,11 +725,8 @@ def test_jobs_that_end_in_another_process_leave_the_waitlist(make_hand: Callable
     for name in ("job", "other"):
         two.task(name=name, throttle=SLOW)
     held = limiter.acquire(SLOW)
-    for n in range(5):
-        task(n)
-        one.step()
-    other("other")
-    one.step()
+    one.send_denied(task, *range(5))
+    one.send_denied(other, "other")
     task.revoke()
     limiter.settle(held, actual=0)
     assert two.until(1) == ["other"]

@@ -49,6 +49,12 @@ class Hand:
         self.huey.execute(task)
         return True
 
+    def send_denied(self, task: Any, *arguments: Any) -> None:
+        """For each of *arguments*, send a job that the limit denies, and take it, as a worker does."""
+        for argument in arguments:
+            task(argument)
+            self.step()
+
     def until(self, count: int) -> list[Any]:
         """Take and run jobs until *count* bodies have run. Return what they recorded."""
         self.work_until(lambda: len(self.ran) >= count, f"{count} jobs have run")
