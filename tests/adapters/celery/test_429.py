@@ -13,6 +13,7 @@ from celery import Celery, chain, chord
 from celery.app.task import Context
 
 from support.celery.quiet import QUIET
+from support.celery.site import WITHIN, results
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Job, Limiter, RateLimited, TokenBucket
 from throttlekit._engine.call import Call
@@ -21,12 +22,7 @@ from throttlekit_celery import install
 
 pytestmark = [pytest.mark.workers, *QUIET]
 
-WITHIN = 120.0
 QUIET_US = 2_000_000
-
-
-def results(sent: list[Any]) -> list[Any]:
-    return [result.get(timeout=WITHIN) for result in sent]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from celery import Celery, chord, group, xmap, xstarmap
 from kombu import Exchange, Queue
 
 from support.celery.quiet import QUIET
-from support.celery.site import CelerySite
+from support.celery.site import WITHIN, CelerySite
 from support.faults.processes import Command
 from support.servers.processes import patient
 from support.waiting import wait_until
@@ -29,7 +29,6 @@ from throttlekit import ConfigurationError
 pytestmark = [pytest.mark.workers, *QUIET]
 
 NEVER = 10**6
-WITHIN = 120.0
 VERSION = tuple(int(part) for part in celery.__version__.split(".")[:2])
 
 

@@ -9,12 +9,9 @@ import pytest
 from celery import Celery
 from kombu import Connection
 
-from support.celery.site import CelerySite
-from support.waiting import wait_until
+from support.celery.site import WITHIN, CelerySite
 from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._requeue import Copies
-
-WITHIN = 120.0
 
 
 def app_of(broker: str, **options: Any) -> Any:
@@ -71,9 +68,7 @@ def test_with_publisher_confirms_each_task_runs_once(make_site: Any) -> None:
     site: CelerySite = make_site("rabbitmq", form="put back", delay=0.5, conf=conf)
     site.start()
     results = [site.send("echo", n) for n in range(20)]
-    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
-    wait_until(lambda: site.left() == 0 and site.held() == [], description="no copy is left")
-    assert sorted(map(int, site.ran("echo"))) == list(range(20))
+    site.assert_each_runs_once(results)
 
 
 def test_the_connection_ignores_options_that_change_its_behaviour() -> None:

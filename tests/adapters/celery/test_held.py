@@ -15,22 +15,12 @@ from celery.exceptions import TaskRevokedError
 from kombu.transport.redis import Channel
 
 from support.celery.quiet import QUIET
-from support.celery.site import CelerySite, celery_site
+from support.celery.site import QUICK_RECOVERY, WITHIN, CelerySite, celery_site
 from support.servers.processes import RedisProcess, patient
 from support.waiting import wait_until
 from throttlekit import Control, TokenBucket
 
 pytestmark = [pytest.mark.workers, *QUIET]
-
-WITHIN = 120.0
-QUICK_RECOVERY = {
-    "broker_transport_options": {
-        "visibility_timeout": 6,
-        "unacked_restore_interval": 1,
-        "unacked_restore_throttle": 1,
-        "unacked_mutex_expire": 5,
-    }
-}
 
 
 @pytest.fixture
@@ -64,12 +54,6 @@ def wait_until_held(site: CelerySite, count: int) -> None:
     wait_until(lambda: len(site.held()) >= count, description=f"{count} tasks are held")
 
 
-def assert_all_end(site: CelerySite, results: list[Any]) -> None:
-    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(len(results)))
-    assert sorted(map(int, site.ran("echo"))) == list(range(len(results))), "each task runs once"
-    wait_until(lambda: site.left() == 0, description="no message is left")
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_two_workers_hold_waiting_tasks_and_run_them_in_order(make_own_site: Any, keys: Any, pool: str) -> None:
     """Both workers together fetch all tasks at once, and run each of them once, in the order of the denials."""
@@ -78,7 +62,7 @@ def test_two_workers_hold_waiting_tasks_and_run_them_in_order(make_own_site: Any
     for name in ("one", "two"):
         site.start(name=name)
     wait_until(lambda: keys.llen(site.queue) == 0, description="all tasks have been fetched")
-    assert_all_end(site, results)
+    site.assert_each_runs_once(results)
     ran = list(map(int, site.ran("echo")))
     late = sum(after < before for n, before in enumerate(ran) for after in ran[n:])
     assert late <= 0.25 * 60 * 59 / 2, "the workers begin to fetch at different times"
@@ -216,7 +200,7 @@ def test_a_task_that_is_revoked_or_expires_while_held_never_runs(make_own_site: 
         assert isinstance(result.get(propagate=False), TaskRevokedError)
     with Control(site.settings["store"]) as control:
         control.set(TokenBucket("one", "6/h"), "50/s", burst=1)
-        assert_all_end(site, runs)
+        site.assert_each_runs_once(runs)
 
 
 def test_no_task_is_woken_while_the_store_is_unavailable(stack: ExitStack, make_own_site: Any) -> None:
@@ -233,7 +217,7 @@ def test_no_task_is_woken_while_the_store_is_unavailable(stack: ExitStack, make_
     assert len(site.held()) >= 50 - ran - 2
     assert len(site.ran("echo")) <= ran + 2, "only bodies that had begun are completed"
     store.start()
-    assert_all_end(site, results)
+    site.assert_each_runs_once(results)
 
 
 def test_held_tasks_survive_an_outage_of_the_broker(make_own_site: Any, server: RedisProcess, redis_base: str) -> None:
@@ -254,7 +238,9 @@ def test_held_tasks_survive_an_outage_of_the_broker(make_own_site: Any, server: 
     with Control(store) as control:
         control.set(TokenBucket("one", "6/h"), "50/s", burst=1)
         try:
-            assert_all_end(site, results)
+            assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(40))
+            wait_until(lambda: site.left() == 0, description="no message is left")
+            assert sorted(map(int, site.ran("echo"))) == list(range(40))
         finally:
             control.unset(TokenBucket("one", "6/h"))
     assert worker.running
@@ -267,4 +253,4 @@ def test_purge_keeps_held_tasks(make_own_site: Any, keys: Any) -> None:
     results = [site.send("echo", n) for n in range(12)]
     wait_until(lambda: keys.llen(site.queue) == 0, description="all tasks have been fetched")
     assert site.app.control.purge() == 0
-    assert_all_end(site, results)
+    site.assert_each_runs_once(results)

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from support.servers.stores import Recording
-from throttlekit import ConfigurationError, LeakyBucket, Limiter, TokenBucket
+from throttlekit import ConfigurationError, LeakyBucket, Limit, Limiter, TokenBucket
 from throttlekit.adapter import WaitRules, Waker
 from throttlekit_celery import install
 from throttlekit_celery._options import TaskLimits
@@ -187,17 +187,21 @@ def test_a_task_that_would_bypass_admission_is_refused(make_app: Callable[..., C
                 install(app, Limiter())
 
 
+def eager_task(app: Celery, limiter: Limiter, limit: Limit, eager: Any = "wait") -> Any:
+    """Install *limiter* in *app*, and return a task that has *limit* and returns its argument."""
+    install(app, limiter, eager=eager)
+    return app.task(shared=False, throttle=limit)(same)
+
+
+def same(number: int) -> int:
+    return number
+
+
 @pytest.mark.parametrize("eager", ["ignore", "wait"])
 def test_eager_tasks_ignore_limits_or_wait_in_place(make_app: Callable[..., Celery], eager: Any) -> None:
     """With task_always_eager there is no worker. Limits are ignored, or the call of the task waits for them."""
-    app = make_app(task_always_eager=True)
-    store = Recording()
-    install(app, Limiter(store), eager=eager)
-
-    @app.task(shared=False, throttle=TokenBucket("slow", "20/s", burst=1))
-    def job(number: int) -> int:
-        return number
-
+    store, slow = Recording(), TokenBucket("slow", "20/s", burst=1)
+    job = eager_task(make_app(task_always_eager=True), Limiter(store), slow, eager)
     began = time.monotonic()
     assert [job.delay(n).get() for n in range(4)] == [0, 1, 2, 3]
     assert store.grants == (4 if eager == "wait" else 0)
@@ -218,27 +222,16 @@ def test_an_eager_task_is_woken_although_no_thread_could_start_at_first(
         begin(waker)
 
     monkeypatch.setattr(Waker, "begin", fail_at_first)
-    app = make_app(task_always_eager=True)
-    install(app, Limiter("memory://"), eager="wait")
-
-    @app.task(shared=False, throttle=TokenBucket("slow", "20/s", burst=1))
-    def job(number: int) -> int:
-        return number
-
+    slow = TokenBucket("slow", "20/s", burst=1)
+    job = eager_task(make_app(task_always_eager=True), Limiter("memory://"), slow)
     assert [job.delay(n).get() for n in range(2)] == [0, 1]
     assert not fails
 
 
 def test_an_eager_task_waits_if_the_queue_is_full(make_app: Callable[..., Celery]) -> None:
     """An eager task that finds a full queue requests again when it could be admitted, and not continuously."""
-    app = make_app(task_always_eager=True)
-    store = Recording()
-    install(app, Limiter(store), eager="wait")
-
-    @app.task(shared=False, throttle=LeakyBucket("no queue", "10/s", queue=0))
-    def job(number: int) -> int:
-        return number
-
+    store, no_queue = Recording(), LeakyBucket("no queue", "10/s", queue=0)
+    job = eager_task(make_app(task_always_eager=True), Limiter(store), no_queue)
     assert [job.delay(n).get() for n in range(3)] == [0, 1, 2]
     assert len(store.asked) < 20
 

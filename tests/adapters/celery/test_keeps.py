@@ -12,12 +12,11 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError, TimeLimitExceeded
 
 from support.celery.quiet import QUIET
-from support.celery.site import CelerySite, celery_site
+from support.celery.site import WITHIN, CelerySite, celery_site
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.workers, *QUIET]
 
-WITHIN = 120.0
 FORMS = {"hold": ("prefork", "hold"), "put back": ("prefork", "put back"), "threads": ("threads", "hold")}
 
 

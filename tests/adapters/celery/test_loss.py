@@ -17,7 +17,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from support.celery.quiet import QUIET
-from support.celery.site import CelerySite, celery_site
+from support.celery.site import WITHIN, CelerySite, celery_site
 from support.flood.checks import assert_calm
 from support.servers.processes import patient, rabbitmq_server
 from support.waiting import wait_until
@@ -28,7 +28,6 @@ from throttlekit_celery._outcomes import end_without_body
 pytestmark = [pytest.mark.workers, *QUIET]
 
 NEVER = 10**6
-WITHIN = 120.0
 
 
 @pytest.fixture
@@ -40,10 +39,6 @@ def on_rabbitmq(make_site: Any) -> Any:
 def wait_for_failure(result: Any) -> Any:
     wait_until(result.ready, description="the task has ended")
     return result.get(propagate=False)
-
-
-def wait_until_nothing_is_left(site: CelerySite) -> None:
-    wait_until(lambda: site.left() == 0 and site.held() == [], description="no message is left")
 
 
 def test_a_task_that_has_waited_too_long_fails_without_a_run(make_site: Any) -> None:
@@ -67,7 +62,7 @@ def test_a_task_that_has_waited_too_long_fails_without_a_run(make_site: Any) -> 
     assert site.ran("on_failure") == ["WaitedTooLong", "ConfigurationError"]
     assert (site.ran("echo"), site.ran("custom"), site.ran("bad_key")) == ([], [], [])
     assert site.asked("granted") == 0
-    wait_until_nothing_is_left(site)
+    site.wait_until_empty()
 
 
 def test_a_task_that_fails_without_a_run_is_one_line_in_the_log() -> None:
@@ -112,7 +107,7 @@ def test_a_waiting_task_is_listed_and_can_be_revoked(make_site: Any) -> None:
     site.app.control.revoke(result.id)
     assert isinstance(wait_for_failure(result), TaskRevokedError)
     assert (site.ran("echo"), site.asked("denied")) == ([], 1)
-    wait_until_nothing_is_left(site)
+    site.wait_until_empty()
 
 
 def test_a_task_of_a_lost_pool_process_is_charged_again(make_site: Any) -> None:
@@ -151,9 +146,7 @@ def test_a_visibility_timeout_runs_no_task_twice(make_site: Any, redis_base: str
     results = [site.send("echo", n) for n in range(12)]
     wait_until(lambda: len(site.ran("echo")) >= 8, description="seven seconds have passed")
     site.start(name="two")  # a worker that starts restores messages that were left unacknowledged
-    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(12))
-    wait_until_nothing_is_left(site)
-    assert sorted(map(int, site.ran("echo"))) == list(range(12))
+    site.assert_each_runs_once(results)
 
 
 @pytest.mark.rabbitmq
@@ -168,9 +161,7 @@ def test_a_consumer_timeout_closes_no_channel(stack: ExitStack, redis_base: str)
     )
     session = site.start()
     results = [site.send("echo", n) for n in range(12)]
-    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(12))
-    wait_until_nothing_is_left(site)
-    assert sorted(map(int, site.ran("echo"))) == list(range(12))
+    site.assert_each_runs_once(results)
     assert "Connection to broker lost" not in session.log()
     assert "PRECONDITION_FAILED" not in session.log()
 
@@ -209,9 +200,7 @@ def test_tasks_of_quorum_queues_are_held(on_rabbitmq: Any) -> None:
     wait_until(lambda: site.asked("denied") == 60, description="all tasks were denied")
     assert site.send("free", "a").get(timeout=WITHIN) == "a"
     assert len(site.held()) == 60
-    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(60))
-    assert len(site.ran("echo")) == 60
-    wait_until_nothing_is_left(site)
+    site.assert_each_runs_once(results)
 
 
 def test_a_raised_rate_wakes_tasks_of_quorum_queues(on_rabbitmq: Any, redis_url: str) -> None:
@@ -313,7 +302,7 @@ def test_a_task_is_put_back_into_its_queue(make_site: Any) -> None:
         client = connection.default_channel.client
         wait_until(lambda: client.llen(other) == 1, description="the task is in its queue again")
         client.delete(other)
-    wait_until_nothing_is_left(site)
+    site.wait_until_empty()
 
 
 def test_a_task_whose_queue_was_deleted_is_not_lost(on_rabbitmq: Any) -> None:
@@ -331,4 +320,4 @@ def test_a_task_whose_queue_was_deleted_is_not_lost(on_rabbitmq: Any) -> None:
         connection.default_channel.queue_delete(other)
     assert result.get(timeout=WITHIN) == "a"
     assert site.ran("echo") == ["a"]
-    wait_until_nothing_is_left(site)
+    site.wait_until_empty()

@@ -15,7 +15,7 @@ import pytest
 from kombu import Connection
 
 from support.celery.quiet import QUIET
-from support.celery.site import CelerySite, celery_site
+from support.celery.site import WITHIN, CelerySite, celery_site
 from support.servers.processes import RedisProcess, patient
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
@@ -23,8 +23,6 @@ from throttlekit import Limiter, TokenBucket
 from throttlekit_celery._host import forget, give_back, guard_close
 
 pytestmark = [pytest.mark.workers, *QUIET]
-
-WITHIN = 120.0
 
 
 @pytest.fixture
@@ -56,9 +54,7 @@ def test_an_outage_of_a_redis_broker_ends_no_worker(stack: ExitStack, redis_base
     wait_until(lambda: free.ready() or not worker.running, description="the worker continues")
     assert worker.running, worker.log()
     assert "Unrecoverable error" not in worker.log()
-    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
-    assert sorted(map(int, site.ran("echo"))) == list(range(20))
-    wait_until(lambda: site.left() == 0, description="no message is left")
+    site.assert_each_runs_once(results)
 
 
 @pytest.fixture
@@ -156,18 +152,18 @@ def test_no_task_runs_twice_if_a_worker_ends_after_a_lost_connection(
     wait_until(lambda: site.asked("denied") == 40, description="all tasks were denied again")
     workers[0].signal(signal.SIGTERM)
     workers[0].wait(WITHIN)
-    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
-    wait_until(lambda: site.left() == 0 and not site.held(), description="no message is left")
-    assert sorted(map(int, site.ran("echo"))) == list(range(20))
+    site.assert_each_runs_once(results)
 
 
 class Channel:
     """A kombu channel to Redis, with the messages that it has received and not acknowledged."""
 
-    def __init__(self, stack: ExitStack, url: str) -> None:
+    def __init__(self, stack: ExitStack, url: str, *, messages: int = 0) -> None:
         self.connection = stack.enter_context(Connection(url))
         self.queue = self.connection.SimpleQueue("lost")
         stack.callback(self.queue.close)
+        for number in range(messages):
+            self.queue.put(number)
         self.consumer = SimpleNamespace(task_consumer=SimpleNamespace(channel=self.connection.default_channel))
 
     def messages(self, number: int) -> list[Any]:
@@ -190,9 +186,7 @@ def test_messages_that_kombu_puts_back_itself_are_detected(stack: ExitStack, red
     """
     Contract: when a channel is closed, kombu puts each message back by its tag. Another worker may receive it then.
     """
-    lost, other = Channel(stack, redis_url), Channel(stack, redis_url)
-    for number in range(3):
-        lost.queue.put(number)
+    lost, other = Channel(stack, redis_url, messages=3), Channel(stack, redis_url)
     tried = guard_close(lost.consumer)
     tags = lost.take(3)
     assert tried == set()
@@ -206,9 +200,7 @@ def test_messages_that_kombu_could_not_put_back_are_left_to_the_adapter(stack: E
     The first tag that kombu tries is one of them. Without the adapter, it would be redelivered only after the
     visibility time-out.
     """
-    lost = Channel(stack, broker.url)
-    for number in range(3):
-        lost.queue.put(number)
+    lost = Channel(stack, broker.url, messages=3)
     tried = guard_close(lost.consumer)
     tags = lost.take(3)
     broker.kill()
@@ -224,9 +216,7 @@ def test_messages_that_the_broker_may_have_are_not_put_back_again(
     stack: ExitStack, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker's reply was lost. The message may be in its queue, and another worker may have received it."""
-    lost, other = Channel(stack, redis_url), Channel(stack, redis_url)
-    for number in range(3):
-        lost.queue.put(number)
+    lost, other = Channel(stack, redis_url, messages=3), Channel(stack, redis_url)
     tried = guard_close(lost.consumer)
     first, *_ = lost.take(3)
     made = lost.connection.default_channel._create_client
@@ -249,9 +239,7 @@ def _transaction_without_a_reply(transaction: Any, *args: Any) -> None:
 
 def test_kombu_drops_the_messages_that_the_adapter_puts_back(stack: ExitStack, redis_url: str) -> None:
     """At the end of its process, or when the channel is garbage collected, kombu puts back only the other messages."""
-    lost, other = Channel(stack, redis_url), Channel(stack, redis_url)
-    for number in range(3):
-        lost.queue.put(number)
+    lost, other = Channel(stack, redis_url, messages=3), Channel(stack, redis_url)
     for message in lost.messages(3)[:2]:
         forget(message)
     lost.connection.default_channel.qos.restore_unacked_once()
@@ -264,9 +252,7 @@ def test_an_outage_while_a_channel_is_closed_ends_no_worker(
     """
     Contract: an error that kombu 5.7 raises there is handled, and messages that it has not tried are put back in order.
     """
-    lost, again = Channel(stack, redis_url), Channel(stack, redis_url)
-    for number in range(3):
-        lost.queue.put(number)
+    lost, again = Channel(stack, redis_url, messages=3), Channel(stack, redis_url)
     tried = guard_close(lost.consumer)
     tags = lost.take(3)
     channel = lost.connection.default_channel

@@ -8,20 +8,13 @@ import pytest
 
 from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.celery.quiet import QUIET
+from support.celery.site import QUICK_RECOVERY
 from support.flood.checks import starts_of
 from support.flood.run import FloodLimit
 from support.servers.flood import Servers
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.workers, *QUIET]
-
-QUICK_RECOVERY = {
-    "broker_transport_options": {
-        "visibility_timeout": 6,
-        "unacked_restore_interval": 1,
-        "unacked_restore_throttle": 1,
-    }
-}
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from support.celery.quiet import QUIET
-from support.celery.site import CelerySite
+from support.celery.site import WITHIN, CelerySite
 from support.servers.processes import patient
 from throttlekit import Job, Limiter, TokenBucket
 from throttlekit.adapter import receipt
 
 pytestmark = [pytest.mark.workers, *QUIET]
-
-WITHIN = 120.0
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])

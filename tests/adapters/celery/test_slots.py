@@ -13,16 +13,11 @@ from typing import Any
 import pytest
 
 from support.celery.quiet import QUIET
+from support.celery.site import WITHIN, results
 from support.flood.slot_record import LONG_LEASE, most_at_once
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.workers, *QUIET]
-
-WITHIN = 120.0
-
-
-def results(sent: list[Any]) -> list[Any]:
-    return [result.get(timeout=WITHIN) for result in sent]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import redis
@@ -19,9 +19,25 @@ from kombu import Exchange, Queue
 from support.faults.processes import Command
 from support.waiting import wait_until
 
-__all__ = ["CelerySite", "celery_site", "conf_of"]
+__all__ = ["QUICK_RECOVERY", "WITHIN", "CelerySite", "celery_site", "conf_of", "results"]
 
 _NAMES = itertools.count(1)
+WITHIN = 120.0
+"""Within this time, a task ends on a busy machine."""
+QUICK_RECOVERY = {
+    "broker_transport_options": {
+        "visibility_timeout": 6,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+        "unacked_mutex_expire": 5,
+    }
+}
+"""Settings with which other workers soon receive the messages of a killed worker, on Redis."""
+
+
+def results(sent: Iterable[Any]) -> list[Any]:
+    """Wait until the tasks *sent* have ended, and return their results."""
+    return [result.get(timeout=WITHIN) for result in sent]
 
 
 class CelerySite:
@@ -163,6 +179,16 @@ class CelerySite:
                 mine = [data for data in client.hvals("unacked") if self.queue.encode() in data]
                 return sum(map(client.llen, self.queues)) + len(mine)
             return int(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
+
+    def wait_until_empty(self) -> None:
+        wait_until(lambda: self.left() == 0 and self.held() == [], description="no message is left")
+
+    def assert_each_runs_once(self, sent: list[Any]) -> None:
+        """Wait until the tasks `echo` in *sent*, which were sent with 0, 1, 2 and so on, have run once each."""
+        expected = list(range(len(sent)))
+        assert sorted(results(sent)) == expected
+        self.wait_until_empty()
+        assert sorted(map(int, self.ran("echo"))) == expected
 
     def close(self) -> None:
         for worker in self._workers:
