@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, ClassVar
 
@@ -13,11 +13,11 @@ from celery import Celery
 from celery.exceptions import TaskRevokedError
 
 from support.celery.quiet import QUIET
+from support.celery.site import QUICK_RECOVERY, celery_site
 from support.celery.site import CelerySite as Workers
-from support.celery.site import celery_site
-from support.contract_sites import SharedSites, settings_to
+from support.contract_sites import settings_to
 from support.contract_suite import ConformanceOnSharedSites
-from support.servers.processes import patient, redis_server
+from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit.testing.adapter_site import AdapterSite, End, Settings
 from throttlekit_celery import install
@@ -25,15 +25,6 @@ from throttlekit_celery import install
 pytestmark = [pytest.mark.workers, *QUIET]
 
 _NAMES = itertools.count(1)
-_SOON_VISIBLE = {
-    # After this many seconds, other workers receive the messages of a killed worker, on Redis.
-    "broker_transport_options": {
-        "visibility_timeout": 5,
-        "unacked_restore_interval": 1,
-        "unacked_restore_throttle": 1,
-        "unacked_mutex_expire": 2,
-    }
-}
 
 
 class CelerySite(AdapterSite):
@@ -42,7 +33,7 @@ class CelerySite(AdapterSite):
     def __init__(self, kind: str, broker: str, base: str, settings: Settings) -> None:
         store = patient(f"{base}/12")
         self._settings = settings
-        conf = _SOON_VISIBLE if settings.killed and kind == "redis" else {}
+        conf = QUICK_RECOVERY if settings.killed and kind == "redis" else {}
         self._closing = celery_site(
             kind, broker, base, module="support.celery.contract", store=store, settings=settings_to(settings), conf=conf
         )
@@ -114,23 +105,16 @@ def _declared(key: str) -> None: ...
 _BY_MESSAGE = "a message names no limits of its own: the task has them, or `install(throttle=…)` by its name"
 
 
-@pytest.fixture(scope="class")
-def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[CelerySite]]:
-    kind: str = request.cls.kind
-    url: str = request.getfixturevalue("rabbitmq_url") if kind == "rabbitmq" else ""
-    with (
-        redis_server() as base,
-        closing(SharedSites(lambda settings: CelerySite(kind, url or base, base, settings))) as sites,
-    ):
-        yield sites
-
-
 class _Celery(ConformanceOnSharedSites):
     unsupported: ClassVar[Mapping[str, str]] = {
         "limits_by_message": _BY_MESSAGE,
         "wrong_message_options_fail_where_they_are_written": _BY_MESSAGE,
     }
     kind: ClassVar[str]
+
+    @classmethod
+    def open_site(cls, base: str, rabbitmq_url: str, settings: Settings) -> CelerySite:
+        return CelerySite(cls.kind, rabbitmq_url or base, base, settings)
 
 
 class TestRedis(_Celery):

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
 from huey.constants import EmptyData
 from huey.utils import Error
 
-from support.contract_sites import SharedSites, settings_to
-from support.contract_suite import ConformanceOnSharedSites
+from support.contract_sites import settings_to
+from support.contract_suite import ConformanceOnSharedSites, ProcessSite
 from support.faults.processes import Command
 from support.huey.contract import make_huey
 from support.huey.workers import huey_consumer
-from support.servers.processes import patient, redis_server
+from support.servers.processes import patient
 from support.waiting import wait_until
-from throttlekit.testing.adapter_site import AdapterSite, End, Settings
+from throttlekit.testing.adapter_site import End, Settings
 
 pytestmark = pytest.mark.workers
 
 _NUMBERS = itertools.count(1)
 
 
-class HueySite(AdapterSite):
+class HueySite(ProcessSite):
     slots = 3
 
     def __init__(self, base: str, kind: str, *, queue_sorted: bool, settings: Settings) -> None:
@@ -42,34 +41,18 @@ class HueySite(AdapterSite):
         self.processes = self.slots if kind == "process" else 1
         self.limiter = settings.limiter(store)
         self.huey = make_huey(self._told)
-        self._command: Command | None = None
-        self._logged = ""
 
-    def start(self) -> None:
-        if self._command is not None:
-            return
+    def start_workers(self) -> Command:
         consumer = huey_consumer("support.huey.contract.queue", kind=self._kind, workers=self.slots)
-        command = self._command = Command(consumer, {"TK_CONTRACT": json.dumps(self._told)})
+        command = Command(consumer, {"TK_CONTRACT": json.dumps(self._told)})
         started = "commands are available"
         wait_until(lambda: started in command.log() or not command.running, description="the workers are ready")
         assert command.running, command.log()
-
-    def kill(self) -> None:
-        assert self._command is not None
-        self._command.kill()
-        self._logged += self._command.log()
-        self._command.close()
-        self._command = None
+        return command
 
     def close(self) -> None:
-        if self._command is not None:
-            self._command.stop()
-            self._command.close()
-        self.limiter.close()
+        super().close()
         self.huey.storage.pool.disconnect()
-
-    def log(self) -> str:
-        return self._logged + (self._command.log() if self._command is not None else "")
 
     def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> str:
         all_options = dict(options)
@@ -110,20 +93,13 @@ class HueySite(AdapterSite):
 def _declared(key: str) -> None: ...
 
 
-@pytest.fixture(scope="class")
-def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[HueySite]]:
-    where: type[_Huey] = request.cls
-
-    def make(settings: Settings) -> HueySite:
-        return HueySite(base, where.kind, queue_sorted=where.queue_sorted, settings=settings)
-
-    with redis_server() as base, closing(SharedSites(make)) as sites:
-        yield sites
-
-
 class _Huey(ConformanceOnSharedSites):
     kind: ClassVar[str]
     queue_sorted: ClassVar[bool] = False
+
+    @classmethod
+    def open_site(cls, base: str, rabbitmq_url: str, settings: Settings) -> HueySite:
+        return HueySite(base, cls.kind, queue_sorted=cls.queue_sorted, settings=settings)
 
 
 class TestThreads(_Huey):

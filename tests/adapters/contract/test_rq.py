@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
@@ -14,14 +13,14 @@ from rq import Callback, Retry
 from rq.job import Job
 from rq.results import Result
 
-from support.contract_sites import SharedSites, settings_to
-from support.contract_suite import ConformanceOnSharedSites
+from support.contract_sites import settings_to
+from support.contract_suite import ConformanceOnSharedSites, ProcessSite
 from support.rq import contract
 from support.rq.helpers import QUIET
 from support.rq.workers import Fleet, rq_worker
-from support.servers.processes import patient, redis_server
+from support.servers.processes import patient
 from support.waiting import wait_until
-from throttlekit.testing.adapter_site import JOBS, AdapterSite, End, Settings
+from throttlekit.testing.adapter_site import JOBS, End, Settings
 from throttlekit_rq import ThrottledQueue, throttled
 
 pytestmark = [pytest.mark.workers, *QUIET]
@@ -29,45 +28,30 @@ pytestmark = [pytest.mark.workers, *QUIET]
 _NUMBERS = itertools.count(1)
 
 
-class RqSite(AdapterSite):
+class RqSite(ProcessSite):
     def __init__(self, base: str, kind: str, settings: Settings) -> None:
         self._url, self._store, self._kind = f"{base}/0", patient(f"{base}/1"), kind
         self._settings = settings
         self.connection: Any = redis.Redis.from_url(self._url)
         self.limiter = settings.limiter(self._store)
         self.queue = ThrottledQueue(f"contract{next(_NUMBERS)}", connection=self.connection)
-        self._fleet: Fleet | None = None
-        self._logged = ""
 
-    def start(self) -> None:
-        if self._fleet is not None:
-            return
+    def start_workers(self) -> Fleet:
         environment = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), "store": self._store})}
         options = ["-c", "support.rq.contract"]
-        fleet = self._fleet = Fleet(
-            [rq_worker(self._url, self.queue.name, kind=self._kind, options=options)], environment
-        )
+        fleet = Fleet([rq_worker(self._url, self.queue.name, kind=self._kind, options=options)], environment)
         wait_until(lambda: "Listening on" in fleet.log() or not fleet.running, description="the worker is ready")
         assert fleet.running, fleet.log()
+        return fleet
 
     def kill(self) -> None:
-        assert self._fleet is not None
-        self._fleet.kill()
-        self._logged += self._fleet.log()
-        self._fleet.close()
-        self._fleet = None
+        super().kill()
         # As if a minute had passed, after which RQ's scheduler lock expires.
         self.connection.delete(f"rq:scheduler-lock:{self.queue.name}")
 
     def close(self) -> None:
-        if self._fleet is not None:
-            self._fleet.stop()
-            self._fleet.close()
-        self.limiter.close()
+        super().close()
         self.connection.close()
-
-    def log(self) -> str:
-        return self._logged + (self._fleet.log() if self._fleet is not None else "")
 
     def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         all_options: dict[str, Any] = {"meta": {"tenant": "one"}, "job_timeout": 77, "description": "suite", **options}
@@ -120,15 +104,12 @@ def _is_retried(result: Any) -> bool:
     return result.type.name in ("RETRIED", "FAILED")
 
 
-@pytest.fixture(scope="class")
-def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[RqSite]]:
-    kind: str = request.cls.kind
-    with redis_server() as base, closing(SharedSites(lambda settings: RqSite(base, kind, settings))) as sites:
-        yield sites
-
-
 class _Rq(ConformanceOnSharedSites):
     kind: ClassVar[str]
+
+    @classmethod
+    def open_site(cls, base: str, rabbitmq_url: str, settings: Settings) -> RqSite:
+        return RqSite(base, cls.kind, settings)
 
 
 class TestStockWorker(_Rq):

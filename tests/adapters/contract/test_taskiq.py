@@ -6,20 +6,20 @@ import asyncio
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
 
-from support.contract_sites import SharedSites, settings_to
-from support.contract_suite import ConformanceOnSharedSites
+from support.contract_sites import settings_to
+from support.contract_suite import ConformanceOnSharedSites, ProcessSite
 from support.faults.processes import Command
-from support.servers.processes import patient, redis_server
+from support.servers.processes import patient
 from support.taskiq.brokers import Kind, make_broker
 from support.taskiq.contract import declare_all
 from support.taskiq.site import Loop, taskiq_worker
-from throttlekit.testing.adapter_site import AdapterSite, End, Settings
+from throttlekit.testing.adapter_site import End, Settings
 
 pytestmark = [pytest.mark.workers]
 
@@ -27,7 +27,7 @@ _NUMBERS = itertools.count(1)
 _IDLE_MS = 6_000  # after this time, a stream gives a message of a dead worker to another
 
 
-class TaskiqSite(AdapterSite):
+class TaskiqSite(ProcessSite):
     slots = 2
 
     def __init__(self, kind: Kind, form: str, broker_url: str, redis_base: str, settings: Settings) -> None:
@@ -48,23 +48,16 @@ class TaskiqSite(AdapterSite):
         )
         declare_all(self.broker, self.limiter, settings, form)
         self._loop.run(self.broker.startup())
-        self._worker: Command | None = None
         self._nudging: Any = None
-        self._logged = ""
         self._sent: list[str] = []
 
-    def start(self) -> None:
-        if self._worker is None:
-            environment = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), **self._settings_of_workers})}
-            options = ["--max-async-tasks", str(self.slots)]
-            self._worker = taskiq_worker("support.taskiq.contract:broker", *options, environment=environment)
+    def start_workers(self) -> Command:
+        environment = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), **self._settings_of_workers})}
+        options = ["--max-async-tasks", str(self.slots)]
+        return taskiq_worker("support.taskiq.contract:broker", *options, environment=environment)
 
     def kill(self) -> None:
-        assert self._worker is not None
-        self._worker.kill()
-        self._logged += self._worker.log()
-        self._worker.close()
-        self._worker = None
+        super().kill()
         if self._settings_of_workers["kind"] == "stream":
             self._nudging = asyncio.run_coroutine_threadsafe(self._nudge(), self._loop.loop)
 
@@ -78,16 +71,10 @@ class TaskiqSite(AdapterSite):
     def close(self) -> None:
         if self._nudging is not None:
             self._nudging.cancel()
-        if self._worker is not None:
-            self._worker.stop()
-            self._worker.close()
         with suppress(Exception):
             self._loop.run(self.broker.shutdown())
         self._loop.close()
-        self.limiter.close()
-
-    def log(self) -> str:
-        return self._logged + (self._worker.log() if self._worker is not None else "")
+        super().close()
 
     def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> str:
         task = self.broker.find_task(kind)
@@ -124,22 +111,14 @@ _OUTSIDE = {
 _NO_ACK = "a list has no acknowledgements: what a killed worker has taken is lost, whether it waits or runs"
 
 
-@pytest.fixture(scope="class")
-def sites(request: pytest.FixtureRequest) -> Iterator[SharedSites[TaskiqSite]]:
-    where: type[_Taskiq] = request.cls
-    url: str = request.getfixturevalue("rabbitmq_url") if where.kind == "rabbitmq" else ""
-
-    def make(settings: Settings) -> TaskiqSite:
-        return TaskiqSite(where.kind, where.form, url or f"{base}/0", base, settings)
-
-    with redis_server() as base, closing(SharedSites(make)) as sites:
-        yield sites
-
-
 class _Taskiq(ConformanceOnSharedSites):
     unsupported: ClassVar[Mapping[str, str]] = _OUTSIDE
     kind: ClassVar[Kind]
     form: ClassVar[str] = "loop"
+
+    @classmethod
+    def open_site(cls, base: str, rabbitmq_url: str, settings: Settings) -> TaskiqSite:
+        return TaskiqSite(cls.kind, cls.form, rabbitmq_url or f"{base}/0", base, settings)
 
 
 class TestRedisList(_Taskiq):
