@@ -17,6 +17,7 @@ from throttlekit_celery._host import (
     forget,
     give_back,
     guard_close,
+    keep_accepted_jobs,
     keep_loop_running,
     longest_hold,
     name_deliveries,
@@ -110,6 +111,7 @@ class Admission:
         self._lost, self._tried = [], guard_close(consumer)
         name_deliveries(consumer)
         read_pending_replies(consumer)
+        keep_accepted_jobs(consumer)
         keep_loop_running(consumer)
         self._copies.start()
         self._capacity.start()

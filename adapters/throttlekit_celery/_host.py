@@ -36,6 +36,7 @@ __all__ = [
     "has_fixed_windows",
     "is_pool_process",
     "job_of",
+    "keep_accepted_jobs",
     "keep_loop_running",
     "list_as_scheduled",
     "longest_hold",
@@ -243,6 +244,29 @@ def forget(message: Any) -> None:
         qos._delivered.pop(message.delivery_tag, None)
 
 
+def keep_accepted_jobs(consumer: Any) -> None:
+    """
+    Make a prefork pool keep the jobs whose bodies run when the connection to the broker is lost, as Celery 5.7 does.
+
+    Before 5.7, `flush` clears them: the pool drops their results, and counts their processes as free. A task that was
+    acknowledged as its body began would be lost if the body raises `RateLimited` afterwards.
+    """
+    flush: Any = getattr(consumer.pool, "flush", None)
+    pool: Any = getattr(consumer.pool, "_pool", None)
+    if hasattr(flush, "__wrapped__") or not hasattr(pool, "_busy_workers") or _version() >= (5, 7):
+        return  # an earlier connection changed it, the pool has no processes, or Celery keeps the jobs
+
+    @wraps(flush)
+    def flush_and_restore() -> None:
+        accepted, busy = [job for job in pool._cache.values() if job._accepted], set(pool._busy_workers)
+        flush()
+        running = [job for job in accepted if not job.ready()]
+        pool._cache.update((job._job, job) for job in running)
+        pool._busy_workers |= busy & {job._write_to.inqW_fd for job in running if job._write_to._is_alive()}
+
+    consumer.pool.flush = flush_and_restore
+
+
 def keep_loop_running(consumer: Any) -> None:
     """
     Make the worker's loop continue at once while timers are due. Call this for each connection, before the loop begins.
@@ -391,6 +415,10 @@ def on_each_task(app: Any, call: Callable[[Any], None]) -> None:
         return task
 
     app._task_from_fun = make_and_call
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(map(int, importlib.import_module("celery").__version__.split(".")[:2]))
 
 
 def _process() -> Any:

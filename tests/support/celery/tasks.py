@@ -22,7 +22,7 @@ import throttlekit_celery._host as host
 import throttlekit_celery._waiting as waiting
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
-from throttlekit import Limiter, TokenBucket, current
+from throttlekit import Limiter, RateLimited, TokenBucket, current
 from throttlekit.stores import Request
 from throttlekit_celery import install
 
@@ -189,6 +189,16 @@ def _make_app(config: Mapping[str, Any]) -> Celery:
         note("free_wait", 1)
         while not record.exists(f"{prefix}:go"):
             time.sleep(0.02)
+        return "went"
+
+    @app.task(name="wait_429", throttle=throttle)
+    def wait_429() -> str:
+        """Wait until the test calls `go`. The first run then gets a 429."""
+        note("wait_429", 1)
+        while not record.exists(f"{prefix}:go"):
+            time.sleep(0.02)
+        if record.llen(f"{prefix}:wait_429") == 1:
+            raise RateLimited(0.1)
         return "went"
 
     @app.task(name="replaced", bind=True, throttle=throttle)
