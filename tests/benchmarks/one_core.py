@@ -19,13 +19,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
-from redis.connection import Connection
 
 from support.flood.meters import cpu_of_redis
 from support.reports.command import parser_of
 from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
-from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Contender, Decide
+from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Contender, sent_by
 
 AT_ONCE = 100
 OPEN = (1_000_000, 1)
@@ -34,23 +33,6 @@ _NOTES = """\
 * The median of all rounds, and the middle half: decisions in a second of the server's CPU, INCRs in the first row.
 * × the least script, × INCR: its decisions in a second as a part of those of the same round.
 * Those that take more than one round trip are left out: what they send depends on the answers."""
-
-
-def sent_by(decide: Decide) -> list[bytes]:
-    """Return the commands that *decide* sends, one item per round trip."""
-    trips: list[bytes] = []
-    send: Any = Connection.send_packed_command
-
-    def record(self: Any, command: Any, check_health: bool = True) -> None:
-        trips.append(command if isinstance(command, bytes) else b"".join(command))
-        send(self, command, check_health)
-
-    Connection.send_packed_command = record  # type: ignore[method-assign]
-    try:
-        decide()
-    finally:
-        Connection.send_packed_command = send  # type: ignore[method-assign]
-    return trips
 
 
 def commands_in(trip: bytes) -> int:

@@ -29,10 +29,22 @@ if __name__ == "__main__" and not HIREDIS:  # redis-py reads and packs with hire
 
 import redis
 
+from support.flood.meters import cpu_of_redis
 from support.reports.command import parser_of
 from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
-from support.throughput.contenders import BASE, CONTENDERS, EMPTY_SCRIPT, FLOOR, PLACE, SET, Bind, Contender, Decide
+from support.throughput.contenders import (
+    BASE,
+    CONTENDERS,
+    EMPTY_SCRIPT,
+    FLOOR,
+    PLACE,
+    SET,
+    Bind,
+    Contender,
+    Decide,
+    sent_by,
+)
 
 OPEN, SHUT, SOME = (1_000_000, 1), (1, 3600), (100, 3600)
 KINDS = ("allowed", "denied", "tenants")
@@ -124,22 +136,17 @@ class Arena:
             decisions = [self._binds[each](f"tenant:{next(self._numbers):09}", *OPEN) for _ in range(calls)]
         else:
             decisions = [self._decisions[each, kind]] * calls
-        before, began = self._used(), time.perf_counter()
+        before, began = cpu_of_redis(self._server), time.perf_counter()
         answers = [decide() for decide in decisions]
-        took, after = time.perf_counter() - began, self._used()
+        took, after = time.perf_counter() - began, cpu_of_redis(self._server)
         wrong = answers.count(kind == "denied")
         if wrong > (calls // 100 if kind == "denied" else 0):  # the shortest window may end during the calls
             raise WrongAnswer(f"{answers.count(True)} of {calls} calls were allowed")
         figures = self.figures[each]
         figures.seconds[kind].append(took / calls)
         if kind == "allowed":
-            figures.cpu.append((after[0] - before[0]) / calls)
-            figures.trips.append((after[1] - before[1] - 1) / calls)
-
-    def _used(self) -> tuple[float, int]:
-        """CPU seconds of the server, and the number of its reads from connections, including this INFO."""
-        info = self._server.info("everything")
-        return info["used_cpu_user"] + info["used_cpu_sys"], info["total_reads_processed"]
+            figures.cpu.append((after - before) / calls)
+            figures.trips.append(len(sent_by(lambda: [decide() for decide in decisions])) / calls)
 
     def fill(self, keys: int) -> None:
         """Add *keys* integers with a time to live to the server."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+import redis
 
 from benchmarks import backlog, page, peers, throughput, waiting_jobs
 from support.flood.backlogs import Cost
 from support.flood.campaigns import Plan, Record, judge
 from support.flood.waiting_jobs import Found, Work
 from support.reports.tables import Promise, promises, ratios, spread, table
-from support.throughput.contenders import CONTENDERS
+from support.throughput.contenders import CONTENDERS, sent_by
 from support.throughput.run import VARIANTS, Timing
 
 _PLAN = Plan(campaigns=2, calls=100, account=1.0)  # 16 and 17 in two seconds, and 33
@@ -178,6 +180,22 @@ def test_decision_is_judged_by_latency_and_round_trips(seconds: float, trips: fl
     figures: dict[Any, peers.Figures] = {base: peers.Figures(trips=[1.0]), ours: peers.Figures(trips=[trips])}
     figures[base].seconds["allowed"], figures[ours].seconds["allowed"] = [1.0, 2.0], [seconds, 2 * seconds]
     assert [each.kept for each in peers.judged(figures, figures[base])] == kept
+
+
+def test_round_trips_are_those_of_the_calling_thread(redis_url: str) -> None:
+    """The reports of a limiter, which another thread sends, are no round trips of a decision."""
+    client: Any = redis.Redis.from_url(redis_url)
+    client.ping()  # what connecting sends is no part of a decision
+
+    def decide() -> None:
+        client.get("mine")
+        other = threading.Thread(target=client.get, args=("report",))
+        other.start()
+        other.join()
+
+    assert [b"mine" in trip for trip in sent_by(decide)] == [True]
+    assert len(sent_by(lambda: client.pipeline().get("one").get("two").execute())) == 1
+    assert len(sent_by(lambda: (client.get("one"), client.get("two")))) == 2
 
 
 def test_page_collects_the_promises_of_its_commands() -> None:

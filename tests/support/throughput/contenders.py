@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
 import redis
+from redis.connection import Connection
 
 from support.throughput.bare import EMPTY, GCRA, JOIN, incr, scripted, with_a_time_to_live
 from throttlekit import Concurrency, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow
 from throttlekit import TokenBucket as OurBucket
 
-__all__ = ["BASE", "CONTENDERS", "EMPTY_SCRIPT", "FLOOR", "PLACE", "SET", "Bind", "Contender", "Decide"]
+__all__ = ["BASE", "CONTENDERS", "EMPTY_SCRIPT", "FLOOR", "PLACE", "SET", "Bind", "Contender", "Decide", "sent_by"]
 
 Decide: TypeAlias = "Callable[[], bool]"
 Bind: TypeAlias = "Callable[[str, int, int], Decide]"
@@ -95,6 +97,25 @@ def _slots(url: str) -> Bind:
         return with_release if amount > 1 else lambda: limiter.acquire(one, key=key).allowed
 
     return bind
+
+
+def sent_by(decide: Callable[[], object]) -> list[bytes]:
+    """Return the commands that *decide* sends, one item per round trip. Those of other threads are not counted."""
+    trips: list[bytes] = []
+    thread = threading.get_ident()
+    send: Any = Connection.send_packed_command
+
+    def record(self: Any, command: Any, check_health: bool = True) -> None:
+        if threading.get_ident() == thread:
+            trips.append(command if isinstance(command, bytes) else b"".join(command))
+        send(self, command, check_health)
+
+    Connection.send_packed_command = record  # type: ignore[method-assign]
+    try:
+        decide()
+    finally:
+        Connection.send_packed_command = send  # type: ignore[method-assign]
+    return trips
 
 
 # The peers
