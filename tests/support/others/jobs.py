@@ -23,7 +23,7 @@ __all__ = ["FAULTS", "KINDS", "RATE", "Fleet", "account_of", "limits_of", "worke
 
 FAULTS = ("pause", "429", "set", "undecodable", "store", "queue")
 KINDS = ("a", "b")
-RATE = 2
+RATE = 1
 """The jobs per second of each limit that two kinds share."""
 
 _ACCOUNTS = {"a": "A", "b": "B"}

@@ -29,9 +29,9 @@ from throttlekit import Control
 
 __all__ = ["AHEAD", "BEHIND", "DEADLINE_S", "Result", "SetupFailed", "run"]
 
-AHEAD, BEHIND = 200, 6
+AHEAD, BEHIND = 100, 6
 DEADLINE_S = 30.0
-"""The first jobs need 100 s at the limit's rate, and the jobs behind them 3 s."""
+"""The first jobs need 100 s at the limit's rate, and the jobs behind them 6 s."""
 
 _RUNS = itertools.count(1)
 _QUEUES = {"undecodable": "deployed", "queue": "dead"}  # the queues of kind "a"; all other jobs are in the queue "main"
