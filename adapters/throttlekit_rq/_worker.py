@@ -58,48 +58,64 @@ class _Dispatcher:
         Woken jobs are at the front of their queues. After `_NEW_EVERY` seconds with only such jobs, take one job that
         no limit has denied. Otherwise new jobs would never start if workers, and not limits, are the bottleneck.
         """
-        worker, holding = self._worker, self._holding
         names = [queue.name for queue in queues]
         end = None if timeout is None else time.monotonic() + timeout
         self._in_burst = timeout is None
         while True:
-            holding.mark_idle()
-            self._return_taken()
-            now = time.monotonic()
-            if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
-                self._returning_since = None
-                put_new_first(worker.connection, names)
-            elif now >= self._promoter.next_check_at:
-                show_log("rq.worker")
-                holding.drop_late()
-                self._promoter.promote_due(names, now)
-                now = time.monotonic()
-            if end is not None and now >= end:
-                raise DequeueTimeout(timeout, names)
-            # A signal ends an idle worker at once. A job that the worker was receiving at that time would be lost.
-            worker._state = WorkerStatus.BUSY
-            popped = None
+            # A signal raises an error in an idle worker, which would lose a job that the worker was receiving, and
+            # which code that continues after errors would catch.
+            self._worker._state = WorkerStatus.BUSY
             try:
-                popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._promoter.next_check_at) - now))
-                if popped is not None:
-                    holding.mark_busy()
-                    self._taken = popped[0]
-                    self._note_turn(popped[0], time.monotonic() - now)
-                    if self._is_admitted(popped[0]):
-                        return popped
-                    self._taken = None
-            except DequeueTimeout:
-                pass
-            except BaseException:
-                worker._state = WorkerStatus.IDLE
+                popped = self._take(names, end, pop)
+                admitted = popped is not None and self._is_admitted(popped[0])
+            except Exception:
                 if self._taken is not None:
                     self.finish(self._taken)
+                self._become_idle()
                 raise
-            worker._state = WorkerStatus.IDLE
-            if worker._stop_requested:
-                worker._shutdown()
+            if admitted:
+                return popped
+            self._taken = None
+            self._become_idle()
             if popped is None and end is None:
                 return None
+
+    def _become_idle(self) -> None:
+        """End the worker if a signal has requested it."""
+        self._worker._state = WorkerStatus.IDLE
+        if self._worker._stop_requested:
+            self._worker._shutdown()
+
+    def _take(self, names: Sequence[str], end: float | None, pop: Callable[[float | None], Any]) -> Any:
+        """
+        Enqueue due jobs, and return the result of one call of *pop*, or None if there was no job.
+
+        Raises:
+            DequeueTimeout: *end* has passed.
+        """
+        holding = self._holding
+        holding.mark_idle()
+        self._return_taken()
+        now = time.monotonic()
+        if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
+            self._returning_since = None
+            put_new_first(self._worker.connection, names)
+        elif now >= self._promoter.next_check_at:
+            show_log("rq.worker")
+            holding.drop_late()
+            self._promoter.promote_due(names, now)
+            now = time.monotonic()
+        if end is not None and now >= end:
+            raise DequeueTimeout(None, names)
+        try:
+            popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._promoter.next_check_at) - now))
+        except DequeueTimeout:
+            return None
+        if popped is not None:
+            holding.mark_busy()
+            self._taken = popped[0]
+            self._note_turn(popped[0], time.monotonic() - now)
+        return popped
 
     def begin(self, job: Any) -> None:
         """Record that *job*, which was taken, begins: its execution is stored."""

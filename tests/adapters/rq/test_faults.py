@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pkgutil import resolve_name
 from typing import Any
@@ -284,6 +285,23 @@ def test_a_worker_that_ends_during_a_check_returns_its_job(
         throttled_site.work()
     assert throttled_site.queue.job_ids == [job.id for job in sent]
     assert throttled_site.queue.intermediate_queue.get_job_ids() == []
+
+
+def test_a_signal_during_a_refund_ends_the_worker(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ's Redis fails after a job was granted, and SIGTERM comes while the job is refunded. No worker runs it."""
+    site = throttled_site
+    cancel = site.limiter.cancel
+
+    def cancel_at_signal(decision: Decision) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        cancel(decision)
+
+    break_once(monkeypatch, "throttlekit_rq._admission.clear_deferral", redis.ConnectionError("lost"))
+    monkeypatch.setattr(site.limiter, "cancel", cancel_at_signal)
+    job = site.queue.enqueue(jobs.plain, throttle=[jobs.SLOT])
+    site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=3)
+    assert (site.queue.job_ids, site.noted) == ([job.id], [])
+    assert site.limiter.peek(jobs.SLOT).allowed
 
 
 @pytest.mark.parametrize("by_plugin", [False, True], ids=["queue", "plugin"])
