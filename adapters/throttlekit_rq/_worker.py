@@ -62,8 +62,8 @@ class _Dispatcher:
         end = None if timeout is None else time.monotonic() + timeout
         self._in_burst = timeout is None
         while True:
-            # A signal raises an error in an idle worker, which would lose a job that the worker was receiving, and
-            # which code that continues after errors would catch.
+            # In an idle worker, a signal raises an error at once. A job that the worker is receiving would be lost, and
+            # code that continues after errors would catch the error.
             self._worker._state = WorkerStatus.BUSY
             try:
                 popped = self._take(names, end, pop)
@@ -81,7 +81,7 @@ class _Dispatcher:
                 return None
 
     def _become_idle(self) -> None:
-        """End the worker if a signal has requested it."""
+        """Let signals end the worker at once. If one has requested its end since it became busy, end it now."""
         self._worker._state = WorkerStatus.IDLE
         if self._worker._stop_requested:
             self._worker._shutdown()
@@ -106,7 +106,7 @@ class _Dispatcher:
             self._promoter.promote_due(names, now)
             now = time.monotonic()
         if end is not None and now >= end:
-            raise DequeueTimeout(None, names)
+            raise DequeueTimeout
         try:
             popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._promoter.next_check_at) - now))
         except DequeueTimeout:

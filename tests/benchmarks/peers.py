@@ -3,10 +3,11 @@ One decision of throttlekit and of every peer, compared with redis-py's INCR: la
 
     python tests/benchmarks/peers.py [--quick] [--rounds 15] [--calls 300] [--tenants 1000000] [--only TEXT] [--hiredis]
 
-In each round all libraries decide, in a new random order, on one server: --calls calls that are allowed, and as many
-that are denied, for one tenant; then one call for each of as many tenants, on a server that holds --tenants other keys.
-Memory is `used_memory` of an otherwise empty server, after one call for each of --sample tenants of 100 an hour. Takes
-about 4 minutes, --quick some seconds. Exits with 1 if throttlekit breaks a promise; --quick judges only round trips.
+In each round all libraries decide, in a new random order, on one server: --calls calls that are allowed, which are
+repeated to count their round trips, and as many that are denied, for one tenant; then one call for each of as many
+tenants, on a server that holds --tenants other keys. Memory is `used_memory` of an otherwise empty server, after one
+call for each of --sample tenants of 100 an hour. Takes about 4 minutes, --quick some seconds. Exits with 1 if
+throttlekit breaks a promise; --quick judges only round trips.
 """
 
 from __future__ import annotations
